@@ -23,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMaxJobFileBytes = 1 << 20;
+constexpr int64_t kMaxClasses = 1000000;  // of model.num_classes
 
 // Installed: <prefix>/bin/capstan and <prefix>/share/capstan/examples. Built:
 // <tree>/build/<preset>/bin and <tree>/examples.
@@ -113,7 +114,13 @@ absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console&
     const auto onnx = ReadOnnxFile(Absolute(path, base_of("model.graph")));
     if (!onnx.ok()) return onnx.status();
     classes_of_graph = onnx->graph.num_classes();
-    return training::spec::ToMessage(onnx->graph);
+    if (classes_of_graph < 2 || classes_of_graph > kMaxClasses) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": has ", classes_of_graph, " outputs, want 2 to ", kMaxClasses));
+    }
+    job::v1::Graph graph = training::spec::ToMessage(onnx->graph);
+    for (const int64_t size : onnx->graph.input_shape()) graph.add_input_shape(size);
+    return graph;
   };
   training::spec::JobFile file = training::spec::ParseJobFile(*text, sets, read_graph);
   places.file = name == "-" ? "<stdin>" : source.example.empty() ? source.file : name;

@@ -1,6 +1,8 @@
 // `capstan metrics`: loss, accuracy and speed over a job's steps, also as files for TensorBoard.
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -8,6 +10,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/commands/commands.h"
 #include "client/commands/look.h"
 #include "client/tensorboard/event_file.h"
@@ -66,8 +70,9 @@ ExitCode WriteEvents(const MetricsOptions& options, JobClient& client, const Con
   const std::vector<std::string>& names = options.names.empty() ? MetricNames() : options.names;
   const std::string folder = absl::StrCat(options.tensorboard, "/", options.job_id);
   const std::string path = absl::StrCat(folder, "/events.out.tfevents.0000000000.", options.job_id);
-  std::ofstream file;
-  int64_t last = 0, count = 0;
+  WrittenEvents written;
+  int64_t count = 0;
+  bool made = false, ended = !options.follow;
   services::ShutdownSignal& signal = services::ShutdownSignal::Install();
   for (;;) {
     const auto fetched = FetchHistory(client, options.job_id, 0);
@@ -77,23 +82,29 @@ ExitCode WriteEvents(const MetricsOptions& options, JobClient& client, const Con
         return Report(curve.status(), console);
       }
     }
-    const std::vector<ScalarEvent> events = EventsOf(fetched->history, names, last);
-    if (!file.is_open()) {
-      if (absl::Status status = services::EnsureDir(folder); !status.ok()) {
-        Report(status, console);
-        return kExitInternal;
-      }
-      file.open(path, std::ios::binary | std::ios::trunc);
-      file << EventFileHead(events.empty() ? 0 : events.front().unix_seconds);
+    const std::vector<ScalarEvent> events = EventsOf(fetched->history, names, written);
+    std::string bytes;
+    for (const ScalarEvent& event : events) bytes += EventRecord(event);
+    absl::Status status;
+    if (!made) {
+      const double begin = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+      bytes.insert(0, EventFileHead(events.empty() ? begin : events.front().unix_seconds));
+      status = services::EnsureDir(folder);
+      if (status.ok()) status = services::WriteFileAtomically(path, bytes);
+      made = true;
+    } else if (std::ofstream file(path, std::ios::binary | std::ios::app);
+               !(file << bytes).flush()) {
+      status = absl::InternalError(absl::StrCat(path, ": cannot be written: ", strerror(errno)));
     }
-    for (const ScalarEvent& event : events) file << EventRecord(event);
-    if (!file.flush()) {
-      console.Err(absl::StrCat("capstan: ", path, ": cannot be written\n"));
+    if (!status.ok()) {
+      Report(status, console);
       return kExitInternal;
     }
-    if (!events.empty()) last = events.back().step;
     count += static_cast<int64_t>(events.size());
-    if (!options.follow || IsTerminal(fetched->job.state()) || signal.WaitFor(kFollowEvery)) break;
+    if (ended) break;
+    // Points may have come between the two calls, so a job that has ended is asked once more.
+    ended = IsTerminal(fetched->job.state());
+    if (!ended && signal.WaitFor(kFollowEvery)) break;
   }
   console.Note(absl::StrCat(count, count == 1 ? " step" : " steps",
                             "; to look at them: tensorboard --logdir ", options.tensorboard, "\n"));

@@ -60,7 +60,8 @@ struct DescribeFlags {
   int batch = 0;
 };
 
-absl::StatusOr<training::Graph> BuiltIn(const BuiltInModel& model, const DescribeFlags& flags) {
+absl::StatusOr<training::Graph> BuiltIn(const BuiltInModel& model, const DescribeFlags& flags,
+                                        double dropout = 0) {
   training::Shape input = model.input;
   if (flags.input.has_value()) {
     auto shape = ParseImageShape(*flags.input);
@@ -69,10 +70,11 @@ absl::StatusOr<training::Graph> BuiltIn(const BuiltInModel& model, const Describ
     }
     input = *std::move(shape);
   }
-  return training::MakeModel(model.name, flags.num_classes.value_or(model.num_classes), input);
+  return training::MakeModel(model.name, flags.num_classes.value_or(model.num_classes), input,
+                             dropout);
 }
 
-absl::StatusOr<training::Graph> OfOnnxFile(const DescribeFlags& flags) {
+absl::StatusOr<training::Graph> OfOnnxFile(const DescribeFlags& flags, ImportNotes& notes) {
   if (flags.input.has_value() || flags.num_classes.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat(flags.input.has_value() ? "--input" : "--num-classes",
@@ -80,6 +82,7 @@ absl::StatusOr<training::Graph> OfOnnxFile(const DescribeFlags& flags) {
   }
   auto onnx = ReadOnnxFile(flags.model);
   if (!onnx.ok()) return onnx.status();
+  notes = {onnx->model.final_activation, onnx->model.shared_weights};
   return std::move(onnx->graph);
 }
 
@@ -113,13 +116,21 @@ absl::StatusOr<training::Graph> OfJobFile(const DescribeFlags& flags, const Cons
   }
   const job::v1::Model& model = spec->model();
   if (!model.has_graph()) {
-    return BuiltIn({model.name(), {}, model.has_num_classes() ? model.num_classes() : 10}, flags);
+    return BuiltIn({model.name(), {}, model.has_num_classes() ? model.num_classes() : 10}, flags,
+                   model.dropout());
   }
   auto shape = ParseImageShape(*flags.input);
   if (!shape.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--input ", shape.status().message()));
   }
-  return training::spec::GraphOf(model.graph(), *shape);
+  auto graph = training::spec::GraphOf(model.graph(), *shape);
+  const int64_t classes = model.has_num_classes() ? model.num_classes() : 10;
+  if (graph.ok() && graph->num_classes() != classes) {
+    return absl::InvalidArgumentError(absl::StrCat("'model.graph' is refused: its loss reads ",
+                                                   graph->num_classes(),
+                                                   " numbers, 'model.num_classes' is ", classes));
+  }
+  return graph;
 }
 
 absl::StatusOr<ModelMemory> PlanMemory(const training::Graph& graph, int batch) {
@@ -138,12 +149,13 @@ absl::StatusOr<ModelMemory> PlanMemory(const training::Graph& graph, int batch) 
 }
 
 ExitCode DescribeModel(const DescribeFlags& flags, const Console& console) {
+  ImportNotes notes;
   absl::StatusOr<training::Graph> graph = absl::NotFoundError("");
   for (const BuiltInModel& model : BuiltInModels()) {
     if (model.name == flags.model) graph = BuiltIn(model, flags);
   }
   if (absl::IsNotFound(graph.status())) {
-    graph = IsOnnxFile(flags.model) ? OfOnnxFile(flags) : OfJobFile(flags, console);
+    graph = IsOnnxFile(flags.model) ? OfOnnxFile(flags, notes) : OfJobFile(flags, console);
   }
   ModelMemory memory;
   absl::Status status = graph.status();
@@ -158,20 +170,27 @@ ExitCode DescribeModel(const DescribeFlags& flags, const Console& console) {
     }
     return kExitUsage;
   }
-  console.Out(console.json() ? ModelJson(*graph, memory).dump() + "\n"
+  console.Note(NotesText(notes));
+  // A file's name may be no UTF-8.
+  constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
+  console.Out(console.json() ? ModelJson(*graph, memory).dump(-1, ' ', false, kReplace) + "\n"
                              : ModelText(*graph, memory, console.stdout_tty ? console.width : 0));
   return kExitDone;
 }
 
 struct ExportFlags {
   std::string name;  // JOB[@STEP]
-  std::string out = "net.onnx";
+  std::string out;   // empty: JOB.onnx
 };
 
 ExitCode ExportModel(const ExportFlags& flags, JobClient& client, const Console& console) {
   auto weights = FindWeights(client, flags.name);
   absl::Status status = weights.status();
   if (status.ok()) status = FetchWeights(client, *weights);
+  if (absl::IsCancelled(status)) {
+    console.Err(absl::StrCat("capstan: ", status.message(), "\n"));
+    return kExitInterrupted;
+  }
   if (!status.ok()) {
     const auto name = ParseCheckpointName(flags.name);
     const auto id = FindJob(client, name.ok() ? name->job_id : flags.name);
@@ -188,7 +207,8 @@ ExitCode ExportModel(const ExportFlags& flags, JobClient& client, const Console&
     Report(bytes.status(), console);
     return kExitUsage;
   }
-  if (status = services::WriteFileAtomically(flags.out, *bytes); !status.ok()) {
+  const std::string out = flags.out.empty() ? weights->found.job_id + ".onnx" : flags.out;
+  if (status = services::WriteFileAtomically(out, *bytes); !status.ok()) {
     Report(status, console);
     return kExitInternal;
   }
@@ -196,10 +216,10 @@ ExitCode ExportModel(const ExportFlags& flags, JobClient& client, const Console&
   console.Out(console.json() ? Dump({{"job_id", weights->found.job_id},
                                      {"checkpoint", weights->found.saved.id()},
                                      {"step", weights->found.saved.step()},
-                                     {"path", flags.out},
+                                     {"path", out},
                                      {"size_bytes", bytes->size()}}) +
                                    "\n"
-                             : flags.out + "\n");
+                             : out + "\n");
   return kExitDone;
 }
 
@@ -235,7 +255,7 @@ void AddModel(Command parent, Action& slot) {
            "id of the job or the folder of a run, JOB@STEP or JOB@best; default its newest "
            "checkpoint")
       .Required();
-  write.Add("--out", exported->out, "file to write, default net.onnx");
+  write.Add("--out", exported->out, "file to write, default JOB.onnx");
   CarryOut(write, slot, {Output::kTable, Output::kJson}, [exported](const Context& context) {
     return WithPlaceOf(context, exported->name, [&](JobClient& client) {
       return ExportModel(*exported, client, context.console);

@@ -42,6 +42,10 @@ struct PredictFlags {
 
 ExitCode ReportCheckpoint(JobClient& client, const std::string& name, const absl::Status& status,
                           const Console& console) {
+  if (absl::IsCancelled(status)) {
+    console.Err(absl::StrCat("capstan: ", status.message(), "\n"));
+    return kExitInterrupted;
+  }
   const auto parsed = ParseCheckpointName(name);
   const auto id = FindJob(client, parsed.ok() ? parsed->job_id : name);
   return ReportJob(client, id.ok() ? *id : name, status, console);
@@ -60,7 +64,14 @@ absl::StatusOr<std::unique_ptr<data::Dataset>> OpenData(const PredictFlags& opti
     const std::filesystem::path path = std::filesystem::absolute(options.data, error);
     spec.mutable_data()->set_uri("file://" + path.lexically_normal().string());
   }
-  return data::OpenDataset(gpu_worker::MakeDatasetOptions(spec, {}),
+  // Sparse text says only the features that a file has.
+  if (spec.data().format() == "libsvm" && !spec.data().has_features() &&
+      spec.data().shape().empty()) {
+    spec.mutable_data()->set_features(resolved.dataset().width());
+  }
+  data::DatasetOptions dataset = gpu_worker::MakeDatasetOptions(spec, {});
+  dataset.as_evaluation = true;
+  return data::OpenDataset(dataset,
                            options.split == "test" ? data::Split::kTest : data::Split::kTrain);
 }
 
@@ -197,7 +208,8 @@ ExitCode PredictHere(const PredictFlags& options, JobClient& client, const Conso
   const absl::Status& failed = written.ok() ? sums.status() : written;
   if (!failed.ok()) {
     Report(failed, console);
-    return kExitInternal;
+    return absl::IsUnimplemented(failed) || absl::IsResourceExhausted(failed) ? kExitUsage
+                                                                              : kExitInternal;
   }
   console.Out(console.json()
                   ? ResultJson(*weights, options, *sums)

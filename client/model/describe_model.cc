@@ -81,6 +81,19 @@ std::string ModelText(const Graph& graph, const ModelMemory& memory, int width) 
   return text;
 }
 
+std::string NotesText(const ImportNotes& notes) {
+  std::string text;
+  if (!notes.final_activation.empty()) {
+    absl::StrAppend(&text, "The file's last node, ", notes.final_activation,
+                    ", is left out: the loss contains it.\n");
+  }
+  if (!notes.shared_weights.empty()) {
+    absl::StrAppend(&text, "Several nodes read each of these weights and have copies here, which ",
+                    "training changes apart: ", absl::StrJoin(notes.shared_weights, ", "), "\n");
+  }
+  return text;
+}
+
 nlohmann::ordered_json ModelJson(const Graph& graph, const ModelMemory& memory) {
   nlohmann::ordered_json nodes = nlohmann::ordered_json::array();
   for (int node = 0; node < graph.node_count(); ++node) {

@@ -20,6 +20,13 @@ struct ModelMemory {
   int64_t float_bytes = 0;  // the weights themselves, and as much for the gradient
 };
 
+// What an import has changed, for people.
+struct ImportNotes {
+  std::string final_activation;             // left out at the end; empty: none
+  std::vector<std::string> shared_weights;  // that became a copy for each of their nodes
+};
+std::string NotesText(const ImportNotes& notes);
+
 // A line of each node, then sums. `width`: see TextTable.
 std::string ModelText(const training::Graph& graph, const ModelMemory& memory, int width);
 

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <new>
 
+#include "absl/strings/str_cat.h"
 #include "training/math/portable_math.h"
 
 namespace capstan::client {
@@ -36,7 +38,6 @@ absl::StatusOr<PredictionSums> Predict(engine::Device& device, const training::G
                                        const std::function<absl::Status(const Prediction&)>& each) {
   engine::PlanOptions compile;
   compile.max_batch = options.max_batch;
-  compile.max_lane = 1;  // nothing is trained
   compile.threads = options.threads;
   const absl::StatusOr<std::unique_ptr<engine::Plan>> plan = device.Compile(graph, layout, compile);
   if (!plan.ok()) return plan.status();
@@ -49,9 +50,15 @@ absl::StatusOr<PredictionSums> Predict(engine::Device& device, const training::G
       options.limit > 0 ? std::min(options.limit, dataset.info().count) : dataset.info().count;
   const int64_t size = std::min(count, options.max_batch);
   std::vector<int64_t> indices;
-  std::vector<float> images(static_cast<size_t>(size * dataset.info().image_size()));
+  std::vector<float> images, logits;
   std::vector<int32_t> labels(static_cast<size_t>(size));
-  std::vector<float> logits(static_cast<size_t>(size * classes));
+  try {
+    images.resize(static_cast<size_t>(size * dataset.info().image_size()));
+    logits.resize(static_cast<size_t>(size * classes));
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for ", size, " samples at a time: give a smaller --batch"));
+  }
   for (int64_t first = 0; first < count; first += size) {
     indices.clear();
     for (int64_t i = first; i < std::min(count, first + size); ++i) indices.push_back(i);

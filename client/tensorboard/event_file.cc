@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "training/codec/crc32c.h"
 
@@ -86,15 +87,19 @@ std::string EventRecord(const ScalarEvent& scalars) {
 }
 
 std::vector<ScalarEvent> EventsOf(const JobHistory& history, const std::vector<std::string>& names,
-                                  int64_t after) {
+                                  WrittenEvents& written) {
   std::map<int64_t, ScalarEvent> events;
   for (const std::string& name : names) {
     const auto curve = CurveOf(history, name);
     if (!curve.ok()) continue;
+    const int64_t after =
+        absl::StartsWith(name, "validation_") ? written.evaluation_step : written.step;
     for (const auto& [step, value] : curve->points) {
       if (step > after) events[step].values.emplace_back(name, value);
     }
   }
+  if (!history.points.empty()) written.step = history.points.back().step();
+  if (!history.evaluations.empty()) written.evaluation_step = history.evaluations.back().step;
   std::vector<ScalarEvent> list;
   auto point = history.points.begin();
   for (auto& [step, event] : events) {

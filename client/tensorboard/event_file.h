@@ -26,10 +26,17 @@ struct ScalarEvent {
 };
 std::string EventRecord(const ScalarEvent& event);
 
-// The metrics `names` of all points whose step is above `after`, by rising step. An evaluation has
-// its own step, and the time of the first point that is not before it, or of the last one.
+// What a file has already. An evaluation may come after the point of its step.
+struct WrittenEvents {
+  int64_t step = 0;             // points up to this one
+  int64_t evaluation_step = 0;  // evaluations up to this one
+};
+
+// The metrics `names` of all points and evaluations that are not `written`, by rising step, and
+// moves `written` on. An evaluation has its own step, and the time of the first point that is not
+// before it, or of the last one.
 std::vector<ScalarEvent> EventsOf(const JobHistory& history, const std::vector<std::string>& names,
-                                  int64_t after);
+                                  WrittenEvents& written);
 
 }  // namespace capstan::client
 

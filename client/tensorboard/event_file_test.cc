@@ -36,8 +36,9 @@ TEST(EventsOfTest, PointsAndEvaluationsByStep) {
   history.evaluations = {{.epoch = 1, .step = 15, .loss = 3, .accuracy = 0.25},
                          {.epoch = 2, .step = 30, .loss = {}, .accuracy = 0.5},
                          {.epoch = 3, .step = 40, .loss = {}, .accuracy = 0.75}};
+  WrittenEvents written{.step = 10, .evaluation_step = 0};
   const std::vector<ScalarEvent> events =
-      EventsOf(history, {"loss", "validation_loss", "validation_accuracy"}, 10);
+      EventsOf(history, {"loss", "validation_loss", "validation_accuracy"}, written);
   ASSERT_EQ(events.size(), 4);
   EXPECT_EQ(events[0].step, 15);
   EXPECT_EQ(events[0].unix_seconds, 1020.5);
@@ -49,8 +50,17 @@ TEST(EventsOfTest, PointsAndEvaluationsByStep) {
   EXPECT_THAT(events[2].values, ElementsAre(Pair("loss", 0.5), Pair("validation_accuracy", 0.5)));
   EXPECT_EQ(events[3].step, 40);
   EXPECT_EQ(events[3].unix_seconds, 1030.5);
-  EXPECT_TRUE(EventsOf(history, {"loss"}, 30).empty());
-  EXPECT_TRUE(EventsOf({}, {"loss"}, 0).empty());
+  EXPECT_TRUE(EventsOf(history, MetricNames(), written).empty());
+  EXPECT_TRUE(EventsOf({}, MetricNames(), written).empty());
+
+  // An evaluation that comes after the point of its step.
+  history.points.push_back(PointOf(50, 0.25));
+  EXPECT_EQ(EventsOf(history, MetricNames(), written).size(), 1);
+  history.evaluations.push_back({.epoch = 4, .step = 50, .loss = {}, .accuracy = 1});
+  const std::vector<ScalarEvent> late = EventsOf(history, MetricNames(), written);
+  ASSERT_EQ(late.size(), 1);
+  EXPECT_EQ(late[0].step, 50);
+  EXPECT_THAT(late[0].values, ElementsAre(Pair("validation_accuracy", 1)));
 }
 
 }  // namespace

@@ -159,9 +159,9 @@ TEST_F(CoreTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(Submit(spec), "");
   EXPECT_EQ(LastReply().status.message(), "version: want 1");
   spec = Spec(1, 1);
-  spec.set_description(std::string(33 * 1024, 'x'));
+  spec.set_description(std::string(129 * 1024, 'x'));
   EXPECT_EQ(Submit(spec), "");
-  EXPECT_THAT(LastReply().status.message(), HasSubstr("at most 32768"));
+  EXPECT_THAT(LastReply().status.message(), HasSubstr("at most 131072"));
   EXPECT_THAT(core_.ListJobs(10, {}), IsEmpty());
   EXPECT_EQ(journal_.records(), 0);
 }

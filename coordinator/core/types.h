@@ -331,7 +331,7 @@ struct CoreOptions {
   // So many nodes come and no more, as in `capstan run`: a job that these could not carry, were they
   // free, fails at once. 0: any number may come.
   int expected_nodes = 0;
-  int64_t max_spec_bytes = 32 * 1024;
+  int64_t max_spec_bytes = 128 * 1024;             // ResNet-152 as a graph has 60 KiB
   int max_log_lines = 10000;                       // of one job
   int64_t max_log_bytes = int64_t{8} << 20;        // of one job
   int64_t max_all_log_bytes = int64_t{256} << 20;  // beyond: the oldest ended jobs lose theirs

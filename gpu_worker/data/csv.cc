@@ -114,6 +114,7 @@ class CsvReader {
       is_header = is_header || (!field.empty() && !LooksLikeNumber(field));
     }
     if (fields.wrong() != nullptr) return WrongField(columns_, fields.wrong());
+    is_header = is_header && !LabelIsNumber(line);
     if (columns_ < 2) {
       return InvalidSpec(absl::StrCat(lines_.Place(), ": one column, want a label and features"));
     }
@@ -128,9 +129,24 @@ class CsvReader {
     if (options_.keep) table_.rows = FloatRows(table_.features);
     scratch_.resize(static_cast<size_t>(table_.features));
     if (!is_header) return TakeSample(line);
+    table_.label_name = std::move(names[label_column_]);
     names.erase(names.begin() + label_column_);
     table_.names = std::move(names);
     return absl::OkStatus();
+  }
+
+  // Whether the label is a column by its index, and the first line has a number there. Then this
+  // line is a sample, in which another field may be wrong.
+  bool LabelIsNumber(absl::string_view line) const {
+    int64_t index = 0;
+    if (!absl::SimpleAtoi(options_.label_column, &index)) return false;
+    if (index == -1) index = columns_ - 1;
+    CsvFields fields(line);
+    absl::string_view field;
+    for (int64_t column = 0; fields.Next(field); ++column) {
+      if (column == index) return LooksLikeNumber(field);
+    }
+    return false;
   }
 
   absl::Status FindLabel(const std::vector<std::string>& names) {
@@ -189,7 +205,7 @@ class CsvReader {
                                       ", want 0 to ", options_.num_classes - 1, " (num_classes is ",
                                       options_.num_classes, ")"));
     }
-    table_.labels.push_back(static_cast<int32_t>(label));
+    if (options_.keep) table_.labels.push_back(static_cast<int32_t>(label));
     return absl::OkStatus();
   }
 

@@ -31,6 +31,7 @@ struct CsvOptions {
 
 struct CsvTable {
   std::vector<std::string> names;  // of the features, from the header; empty without one
+  std::string label_name;          // likewise
   int64_t count = 0;               // samples
   int64_t features = 0;            // 1 .. kMaxSampleFeatures (sample_limits.h)
   std::vector<int32_t> labels;     // [count]

@@ -355,7 +355,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const DatasetOptions& optio
   absl::StatusOr<Transforms> transforms = Transforms::Create(
       {info.channels, info.height, info.width}, options.transforms, options.seed);
   if (!transforms.ok()) return transforms.status();
-  return std::make_unique<TransformedDataset>(*std::move(set), *std::move(transforms), split);
+  return std::make_unique<TransformedDataset>(*std::move(set), *std::move(transforms),
+                                              options.as_evaluation ? Split::kTest : split);
 }
 
 absl::StatusOr<DatasetProbe> ProbeDataset(const DatasetOptions& options) {

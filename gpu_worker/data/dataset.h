@@ -61,6 +61,7 @@ struct DatasetOptions {
   std::string label_column = "0";     // kCsv: an index, -1 for the last one, or a name
   int64_t features = 0;               // kLibsvm; 0: the shape's, or the highest index of both files
   std::vector<Transform> transforms;  // in this order; the test set as in evaluation
+  bool as_evaluation = false;         // the training set, too
 };
 
 constexpr int64_t kMaxSyntheticSamples = 1'000'000'000;

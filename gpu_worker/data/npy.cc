@@ -125,11 +125,12 @@ absl::Status ReadExactly(ByteSource& source, uint8_t* to, size_t size) {
 absl::Status ReadDescr(const std::string& file, const std::string& descr, NpyHeader& header) {
   const absl::string_view type = descr;
   if (type.find('O') != absl::string_view::npos) {
-    return InvalidSpec(absl::StrCat(file, ": holds Python objects (type '", absl::CHexEscape(descr),
+    return InvalidSpec(absl::StrCat(file, ": holds Python objects (type '",
+                                    absl::CHexEscape(descr.substr(0, 40)),
                                     "', pickle), which are never read"));
   }
   if (!type.empty() && type[0] == '>') {
-    return InvalidSpec(absl::StrCat(file, ": type '", absl::CHexEscape(descr),
+    return InvalidSpec(absl::StrCat(file, ": type '", absl::CHexEscape(descr.substr(0, 40)),
                                     "' is big-endian, want little-endian"));
   }
   constexpr absl::string_view kTypes[] = {"|u1", "|i1", "<u1", "<i1", "<u2", "<i2",

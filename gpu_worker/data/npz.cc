@@ -58,11 +58,14 @@ absl::Status ReadShape(NpzSplit& split) {
       return wrong(absl::StrCat("1 to ", most, shape.size() == 2 ? " features" : " each way"));
     }
   }
+  if (split.image_size() > kMaxSamplePixels) {
+    return wrong(absl::StrCat("at most ", kMaxSamplePixels, " numbers in a sample"));
+  }
   return absl::OkStatus();
 }
 
 absl::Status ReadLabels(const ZipArchive& archive, absl::string_view array, int64_t num_classes,
-                        int64_t memory_limit_bytes, NpzSplit& split) {
+                        int64_t memory_limit_bytes, bool keep, NpzSplit& split) {
   absl::StatusOr<const ZipMember*> member = MemberNamed(archive, array);
   if (!member.ok()) return member.status();
   absl::StatusOr<OpenedArray> labels = OpenArray(archive, **member);
@@ -98,7 +101,7 @@ absl::Status ReadLabels(const ZipArchive& archive, absl::string_view array, int6
                                         ", want 0 to ", num_classes - 1, " (num_classes is ",
                                         num_classes, ")"));
       }
-      split.labels.push_back(static_cast<int32_t>(numbers[i]));
+      if (keep) split.labels.push_back(static_cast<int32_t>(numbers[i]));
     }
     done += take;
   }
@@ -143,7 +146,7 @@ int64_t NpzSplit::held_bytes() const {
 }
 
 absl::StatusOr<NpzSplit> ReadNpzSplit(const ZipArchive& archive, bool train, int64_t num_classes,
-                                      int64_t memory_limit_bytes) {
+                                      int64_t memory_limit_bytes, bool keep_labels) {
   NpzSplit split;
   absl::StatusOr<const ZipMember*> member = MemberNamed(archive, train ? "x_train" : "x_test");
   if (!member.ok()) return member.status();
@@ -159,9 +162,16 @@ absl::StatusOr<NpzSplit> ReadNpzSplit(const ZipArchive& archive, bool train, int
                                     "', want uint8, float32 or float64"));
   }
   absl::Status status = ReadShape(split);
+  // Before the labels, which a small packed file may claim to have by the billion.
+  if (status.ok() && split.member.method != kZipStored && split.held_bytes() > memory_limit_bytes) {
+    status = InvalidSpec(absl::StrCat(
+        split.name, ": ", split.count, " samples of ", split.channels, " x ", split.height, " x ",
+        split.width, " need ", split.held_bytes(), " bytes of memory, limit ", memory_limit_bytes,
+        "; numpy.savez stores arrays unpacked, and they are read when they are needed"));
+  }
   if (status.ok()) {
-    status =
-        ReadLabels(archive, train ? "y_train" : "y_test", num_classes, memory_limit_bytes, split);
+    status = ReadLabels(archive, train ? "y_train" : "y_test", num_classes, memory_limit_bytes,
+                        keep_labels, split);
   }
   if (!status.ok()) return status;
   return split;

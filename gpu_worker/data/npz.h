@@ -41,9 +41,10 @@ struct NpzSplit {
 // Reads labels and the header of the images. DataLoss, DataMissing: an array is absent or damaged.
 // InvalidArgument, InvalidSpec: types or shapes that are not those above, different numbers of
 // images and labels, a class that is not below `num_classes`, or labels beyond
-// `memory_limit_bytes`. Throws bad_alloc.
+// `memory_limit_bytes`, or packed images and labels beyond them. Without `keep_labels` they are
+// checked and not kept. Throws bad_alloc.
 absl::StatusOr<NpzSplit> ReadNpzSplit(const ZipArchive& archive, bool train, int64_t num_classes,
-                                      int64_t memory_limit_bytes);
+                                      int64_t memory_limit_bytes, bool keep_labels = true);
 
 // Read all images, which needs held_bytes(), and check the CRC. The first is for bytes, the second
 // for floats. DataLoss: damage, or a number that is not finite. ResourceExhausted: the allocation

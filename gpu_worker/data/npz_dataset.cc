@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -55,21 +56,14 @@ struct OpenedNpz {
 };
 
 absl::StatusOr<OpenedNpz> OpenNpzSplit(const ZipArchive& archive, const DatasetOptions& options,
-                                       Split which) {
-  absl::StatusOr<NpzSplit> split = ReadNpzSplit(archive, which == Split::kTrain,
-                                                options.num_classes, options.memory_limit_bytes);
+                                       Split which, bool keep_labels) {
+  absl::StatusOr<NpzSplit> split =
+      ReadNpzSplit(archive, which == Split::kTrain, options.num_classes, options.memory_limit_bytes,
+                   keep_labels);
   if (!split.ok()) return split.status();
-  const int64_t needed_bytes = split->held_bytes();
   OpenedNpz opened;
   const bool packed = split->member.method != kZipStored;
-  opened.hold = packed || MayHold(options, 0, needed_bytes);
-  if (opened.hold && needed_bytes > options.memory_limit_bytes) {
-    return InvalidSpec(
-        absl::StrCat(split->name, ": ", split->count, " samples of ", split->channels, " x ",
-                     split->height, " x ", split->width, " need ", needed_bytes,
-                     " bytes of memory, limit ", options.memory_limit_bytes,
-                     "; numpy.savez stores arrays unpacked, and they are read as they are wanted"));
-  }
+  opened.hold = packed || MayHold(options, 0, split->held_bytes());
   opened.split = *std::move(split);
   return opened;
 }
@@ -82,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenNpzOrThrow(const DatasetOptions& op
                                                         Split which) {
   absl::StatusOr<ZipArchive> archive = OpenArchive(options);
   if (!archive.ok()) return archive.status();
-  absl::StatusOr<OpenedNpz> opened = OpenNpzSplit(*archive, options, which);
+  absl::StatusOr<OpenedNpz> opened = OpenNpzSplit(*archive, options, which, /*keep_labels=*/true);
   if (!opened.ok()) return opened.status();
   NpzSplit& split = opened->split;
   const DatasetInfo info = NpzInfo(split, options);
@@ -119,9 +113,11 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenNpzOrThrow(const DatasetOptions& op
 absl::StatusOr<DatasetProbe> ProbeNpzOrThrow(const DatasetOptions& options) {
   absl::StatusOr<ZipArchive> archive = OpenArchive(options);
   if (!archive.ok()) return archive.status();
-  absl::StatusOr<OpenedNpz> train = OpenNpzSplit(*archive, options, Split::kTrain);
+  absl::StatusOr<OpenedNpz> train =
+      OpenNpzSplit(*archive, options, Split::kTrain, /*keep_labels=*/false);
   if (!train.ok()) return train.status();
-  absl::StatusOr<OpenedNpz> test = OpenNpzSplit(*archive, options, Split::kTest);
+  absl::StatusOr<OpenedNpz> test =
+      OpenNpzSplit(*archive, options, Split::kTest, /*keep_labels=*/false);
   if (!test.ok()) return test.status();
   const DatasetProbe probe{NpzInfo(train->split, options), NpzInfo(test->split, options)};
   const NpyHeader& a = train->split.header;

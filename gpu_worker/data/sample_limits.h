@@ -8,6 +8,7 @@ namespace capstan::data {
 
 inline constexpr int64_t kMaxSampleFeatures = 1 << 20;  // numbers of a vector
 inline constexpr int64_t kMaxSampleSide = 1 << 14;      // channels, rows or columns of an image
+inline constexpr int64_t kMaxSamplePixels = int64_t{1} << 28;  // numbers of an image
 
 }  // namespace capstan::data
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 #include <new>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "gpu_worker/data/libsvm.h"
 #include "gpu_worker/data/sample_limits.h"
 #include "gpu_worker/data/stored_dataset.h"
+#include "gpu_worker/data/text_lines.h"
 
 namespace capstan::data {
 namespace {
@@ -91,9 +93,14 @@ absl::StatusOr<DatasetProbe> ProbeCsv(const DatasetOptions& options) {
   if (!a.names.empty() && !b.names.empty()) {
     for (int64_t i = 0; i < a.features; ++i) {
       if (a.names[i] == b.names[i]) continue;
-      return InvalidSpec(absl::StrCat(train->file, ": the header names feature ", i, " '",
-                                      a.names[i].substr(0, 80), "', but ", test->file,
-                                      " names it '", b.names[i].substr(0, 80), "'"));
+      return InvalidSpec(absl::StrCat(train->file, ": the header names feature ", i, " ",
+                                      Excerpt(a.names[i]), ", but ", test->file, " names it ",
+                                      Excerpt(b.names[i])));
+    }
+    if (a.label_name != b.label_name) {
+      return InvalidSpec(absl::StrCat(train->file, ": the header names the label ",
+                                      Excerpt(a.label_name), ", but ", test->file, " names it ",
+                                      Excerpt(b.label_name)));
     }
   }
   return DatasetProbe{train->info, test->info};

@@ -238,7 +238,7 @@ absl::StatusOr<engine::SampleBatch> DeviceRunner::Samples(const LaneCommand& com
   const absl::StatusOr<const data::LaneBatch*> batch =
       reader_->Read(command.schedule, command.step, number);
   if (!batch.ok()) return batch.status();
-  read_bytes_ += static_cast<int64_t>((*batch)->indices.size()) * (train_.info().image_size() + 1);
+  read_bytes_ += static_cast<int64_t>((*batch)->indices.size()) * (ImageBytes(train_) + 1);
   return WithSamples(lane, train_, **batch, bytes_);
 }
 

@@ -21,7 +21,7 @@ GroupRunner::GroupRunner(Options options, std::shared_ptr<const Job> job,
       device_(runners[0]->device()),
       reader_({/*first_device=*/0, options.device_count, options.read_ahead}, job_, train,
               [this] { return stopping(); }),
-      image_size_(train.info().image_size()) {
+      image_bytes_(ImageBytes(train)) {
   for (const auto& runner : runners) {
     plans_.push_back(runner->plan());
     kept_labels_.push_back(runner->kept_labels());
@@ -110,7 +110,7 @@ absl::StatusOr<engine::SampleBatch> GroupRunner::Samples(const GroupOrder& order
   const absl::StatusOr<const data::LaneBatch*> batch =
       reader_.Read(order.schedule, order.step, number);
   if (!batch.ok()) return batch.status();
-  read_bytes_ += static_cast<int64_t>((*batch)->indices.size()) * (image_size_ + 1);
+  read_bytes_ += static_cast<int64_t>((*batch)->indices.size()) * (image_bytes_ + 1);
   return WithSamples(lane, train_, **batch, /*bytes=*/false);
 }
 

@@ -125,7 +125,7 @@ class GroupRunner {
     std::vector<int64_t> ids;
   };
   LaneReader reader_;
-  const int64_t image_size_;
+  const int64_t image_bytes_;
   int64_t read_bytes_ = 0;            // since the last lanes were reported
   std::vector<KeptLane> kept_lanes_;  // of the current order
   std::unique_ptr<engine::PlanGroup> group_;

@@ -28,6 +28,11 @@ std::vector<int64_t> LaneSchedule::SamplesOf(int64_t step, int32_t lane) const {
   return job->samples.LaneSamples(*permutation, job->samples.StepInEpoch(step), lane);
 }
 
+int64_t ImageBytes(const data::Dataset& set) {
+  constexpr int64_t kFloatBytes = sizeof(float);
+  return set.info().image_size() * (set.byte_values().empty() ? kFloatBytes : 1);
+}
+
 bool InBytes(const data::Dataset& set, const engine::Plan& plan) {
   return plan.takes_bytes() && !set.byte_values().empty();
 }

@@ -47,6 +47,8 @@ struct LaneSchedule {
 
 // Whether `plan` gets the images of `set` as bytes.
 bool InBytes(const data::Dataset& set, const engine::Plan& plan);
+// Bytes that are read for an image: one for each number, or a float.
+int64_t ImageBytes(const data::Dataset& set);
 // `batch` with the samples of a lane from data::ReadLane, which it borrows.
 engine::SampleBatch WithSamples(engine::SampleBatch batch, const data::Dataset& set,
                                 const data::LaneBatch& lane, bool bytes);

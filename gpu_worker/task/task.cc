@@ -158,19 +158,26 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
   auto train = data::OpenDataset(dataset, data::Split::kTrain);
   if (!train.ok()) return train.status();
   train_ = *std::move(train);
-  if (train_->info().count != job_->spec.dataset().train_samples()) {
-    return data::InvalidSpec(absl::StrCat("the training set has ", train_->info().count,
-                                          " samples, the resolved spec says ",
-                                          job_->spec.dataset().train_samples()));
+  // A file may have changed since the job was admitted.
+  const auto check = [this](const char* name, const data::DatasetInfo& info, int64_t count) {
+    const training::Shape shape = {info.channels, info.height, info.width};
+    const training::Shape& want = job_->graph.input_shape();
+    if (info.count == count && shape == want) return absl::OkStatus();
+    return data::InvalidSpec(absl::StrCat(
+        "the ", name, " set has ", info.count, " samples of ", training::ShapeToString(shape),
+        ", the resolved spec says ", count, " of ", training::ShapeToString(want)));
+  };
+  if (absl::Status status = check("training", train_->info(), job_->spec.dataset().train_samples());
+      !status.ok()) {
+    return status;
   }
   if (job_->evaluation.block_count() > 0) {
     auto test = data::OpenDataset(dataset, data::Split::kTest);
     if (!test.ok()) return test.status();
     test_ = *std::move(test);
-    if (test_->info().count != job_->spec.dataset().test_samples()) {
-      return data::InvalidSpec(absl::StrCat("the test set has ", test_->info().count,
-                                            " samples, the resolved spec says ",
-                                            job_->spec.dataset().test_samples()));
+    if (absl::Status status = check("test", test_->info(), job_->spec.dataset().test_samples());
+        !status.ok()) {
+      return status;
     }
   }
   core::TaskCoreOptions worker;

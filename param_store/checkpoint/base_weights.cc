@@ -126,8 +126,8 @@ BaseWeightsError FillFromFile(const training::FlatLayout& layout, const BaseWeig
   return {.initial_statistics = true};
 }
 
-// Takes the weights of an ONNX file, if they are exactly those of the layout. Memory: the file and
-// its weights.
+// Takes the weights of an ONNX file, if they are exactly those of the layout. Memory: up to
+// three times the file, whatever the range.
 BaseWeightsError FillFromOnnx(const training::FlatLayout& layout, const std::string& path,
                               const training::FlatRange& range, absl::Span<float> out,
                               FileStore& files) {

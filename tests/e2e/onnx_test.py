@@ -40,6 +40,8 @@ class OnnxTest(support.TestCase):
                 ({'graph': 'net.pb'}, "error: 'model.graph': 'net.pb', want a group of keys, or the name of an ONNX file, which ends with .onnx"),
                 ({'graph': bad}, f"error: 'model.graph': {bad}: "),
                 ({'graph': os.path.join(ONNX, 'super_resolution-ir1.onnx')}, 'names no operator set, want one of 6 to 25'),
+                ({'graph': os.path.join(ONNX, 'light_squeezenet.onnx')},
+                 "'model.graph' is refused: it is made for images of [3, 224, 224], the data set has [1, 28, 28]"),
                 ({'graph': MNIST, 'num_classes': 12}, "'model.graph' is refused: its loss reads 10"),
                 ({'graph': MNIST, 'name': 'lenet'}, "'model.graph' and 'model.name' exclude each other")):
             refused = self.capstan('validate', self.write('job.yaml', json.dumps(spec(model))))
@@ -70,6 +72,7 @@ class OnnxTest(support.TestCase):
         self.assertEqual((described['parameters'], described['input'], described['nodes'][0]['name']), (376802, [1, 28, 28], 'conv1'))
         squeeze = json.loads(self.capstan('model', 'describe', os.path.join(ONNX, 'light_squeezenet.onnx'), '-o', 'json').out)
         self.assertEqual(squeeze['parameters'], 1235496)  # as published
+        self.assertIn("The file's last node, LogSoftmax, is left out: the loss contains it.", self.capstan('model', 'describe', MNIST).err)
         refused = self.capstan('model', 'describe', MNIST, '--input', '1x28x28')
         self.assertIn('--input would do nothing: an ONNX file says it', refused.err)
 

@@ -173,6 +173,11 @@ absl::Status Graph::AddNode(int index) {
   if (!inferred.ok()) return Of(node, inferred.status());
   instance.attributes = node.op.attributes;
   instance.inferred = *std::move(inferred);
+  if (instance.inferred.output.shape.size() > kMaxAxes) {  // axes of 1 cost no elements
+    return Of(node, absl::InvalidArgumentError(
+                        absl::StrCat("output: ", instance.inferred.output.shape.size(),
+                                     " axes, want at most ", kMaxAxes)));
+  }
   const absl::StatusOr<int64_t> elements = ElementCount(instance.inferred.output.shape, "output");
   if (!elements.ok()) return Of(node, elements.status());
 

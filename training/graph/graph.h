@@ -29,6 +29,7 @@ using ValueId = int;
 // graph is read.
 inline constexpr int kMaxGraphNodes = 4096;
 inline constexpr size_t kMaxNodeNameBytes = 128;
+inline constexpr size_t kMaxAxes = 16;  // of a value, without the batch
 
 // 1 to kMaxNodeNameBytes of a-z A-Z 0-9 _ . / -
 bool IsNodeName(absl::string_view name);

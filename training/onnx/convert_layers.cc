@@ -47,7 +47,10 @@ std::vector<float> ByChannel(NodeConversion& node, const Constant& constant, con
     return {};
   }
   std::vector<float> numbers = node.TakeFloats(constant);
-  if (node.ok() && numbers.size() == 1) numbers.resize(channels, numbers[0]);
+  if (node.ok() && numbers.size() == 1) {
+    if (!node.CountWeights(channels - 1)) return {};
+    numbers.resize(channels, numbers[0]);
+  }
   return numbers;
 }
 

@@ -53,7 +53,9 @@ void ConvertSoftmax(NodeConversion& node) {
   const Shape& shape = node.ShapeOf(x);
   const bool all = joins ? axis == 1 : shape[axis - 1] == Elements(shape);
   if (node.makes_output() && all) return node.DropFinalActivation(x);
-  if (joins && axis != static_cast<int64_t>(shape.size())) {
+  // Joined axes of 1 change nothing.
+  const bool one = std::all_of(shape.begin() + axis, shape.end(), [](int64_t n) { return n == 1; });
+  if (joins && !one) {
     return node.Refuse(absl::StrCat("axis ", stated, " joins several dimensions"));
   }
   node.Output(node.Append({node.op(), {{"axis", axis}}}, {x}));

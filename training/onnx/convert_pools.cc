@@ -42,7 +42,8 @@ void PadForCeil(NodeConversion& node, const Shape& x, Operator& op) {
   if (!lengths) return;  // Append says what is wrong
   for (int axis = 0; axis < 2; ++axis) {
     if (window.kernel_shape[axis] < 1 || window.strides[axis] < 1 || window.dilations[axis] < 1 ||
-        window.pads[axis] < 0 || window.pads[axis + 2] < 0) {
+        window.pads[axis] < 0 || window.pads[axis + 2] < 0 ||
+        window.pads[axis + 2] > kMaxTensorElements) {
       return;
     }
     const absl::int128 stride = window.strides[axis];

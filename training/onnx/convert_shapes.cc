@@ -74,6 +74,9 @@ void ConvertReshape(NodeConversion& node) {
   Shape sample(shape.begin() + 1, shape.end());
   const int64_t free = std::count(sample.begin(), sample.end(), -1);
   if (free > (shape[0] == -1 ? 0 : 1)) return error("one -1 at most");
+  if (shape[0] == 1 && free == 1 && !node.batch_is_one()) {
+    return error("0 in front, since 1 puts all samples of a larger batch into one");
+  }
   const Shape& from = node.ShapeOf(x);
   if (sample.size() == 1) {
     if (sample[0] == 0) sample[0] = from[0];

@@ -333,6 +333,27 @@ int Importer::AddConstant(Constant constant) {
   return static_cast<int>(constants_.size()) - 1;
 }
 
+// Drops a softmax over all elements of a sample whose output reaches the end only through nodes that
+// change the shape.
+void Importer::DropSoftmaxBeforeViews() {
+  size_t at = nodes_.size() - 1;
+  while (at > 0 && (nodes_[at].op.name == "Flatten" || nodes_[at].op.name == "Reshape") &&
+         nodes_[at].inputs[0] == static_cast<ValueId>(at)) {
+    --at;
+  }
+  const ImportedNode& node = nodes_[at];
+  if (node.op.name != "Softmax" && node.op.name != "LogSoftmax") return;
+  const Shape& shape = node.inferred.output.shape;
+  if (shape[node.op.attributes.Int("axis") - 1] != Elements(shape)) return;
+  const ValueId input = node.inputs[0];
+  result_.final_activation = node.op.name;
+  nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(at));
+  // The views behind it move up by one. The first reads what the softmax has read.
+  for (size_t i = at; i < nodes_.size(); ++i) {
+    nodes_[i].inputs[0] = i == at ? input : static_cast<ValueId>(i);
+  }
+}
+
 absl::StatusOr<OnnxModel> Importer::Finish() {
   const auto output = bindings_.find(result_.output_name);
   if (output == bindings_.end()) {
@@ -345,7 +366,11 @@ absl::StatusOr<OnnxModel> Importer::Finish() {
   if (nodes_.empty() || output->second.value != static_cast<ValueId>(nodes_.size())) {
     return OfValue(result_.output_name, "no operator is between the input and the output");
   }
-  result_.output_shape = values_[output->second.value].shape;
+  DropSoftmaxBeforeViews();
+  if (nodes_.empty()) {
+    return OfValue(result_.output_name, "no operator is between the input and the output");
+  }
+  result_.output_shape = nodes_.back().inferred.output.shape;
   const std::vector<std::string> names = NodeNames(nodes_);
   for (size_t i = 0; i < nodes_.size(); ++i) {
     result_.nodes.push_back({names[i], nodes_[i].op, nodes_[i].inputs});

@@ -77,6 +77,7 @@ class Importer {
   // Compares with the shapes that the file states.
   absl::Status CheckShapes() const;
   absl::Status CheckShape(const capstan::onnx::v1::ValueInfoProto& value) const;
+  void DropSoftmaxBeforeViews();
   absl::StatusOr<OnnxModel> Finish();
 
   int AddConstant(Constant constant);
@@ -151,6 +152,8 @@ class NodeConversion {
   // do not exist, and 0, the batch.
   int64_t SampleAxis(int64_t axis, int64_t rank);
 
+  // Refuses elements that exceed the limit of all weights.
+  bool CountWeights(int64_t elements);
   // All elements. Counts them as weights.
   std::vector<float> TakeFloats(const Constant& constant);
   NodeWeight Weight(const std::string& suffix, const Constant& constant);

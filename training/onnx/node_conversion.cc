@@ -201,19 +201,23 @@ int64_t NodeConversion::SampleAxis(int64_t axis, int64_t rank) {
   return from_front;
 }
 
-std::vector<float> NodeConversion::TakeFloats(const Constant& constant) {
-  if (!ok()) return {};
+bool NodeConversion::CountWeights(int64_t elements) {
   const int64_t most = importer_.limits_.max_weight_elements;
-  if (constant.elements > most - importer_.weight_elements_) {
+  if (elements > most - importer_.weight_elements_) {
     Refuse(absl::StrCat("all weights up to here have more than ", most, " elements"));
-    return {};
+    return false;
   }
+  importer_.weight_elements_ += elements;
+  return true;
+}
+
+std::vector<float> NodeConversion::TakeFloats(const Constant& constant) {
+  if (!ok() || !CountWeights(constant.elements)) return {};
   absl::StatusOr<std::vector<float>> floats = ReadFloats(constant);
   if (!floats.ok()) {
     Refuse(floats.status().message());
     return {};
   }
-  importer_.weight_elements_ += constant.elements;
   ++importer_.weight_readers_[constant.source];
   return *std::move(floats);
 }

@@ -228,6 +228,11 @@ TEST(ReadOnnxTest, AFlattenOrAReshapeToOneAxisIsAFlatten) {
     builders.push_back(AfterRelu());
     builders.back().Integers("s", shape);
     builders.back().Node("Reshape", {"r", "s"}, "y", "f");
+    if (shape != Integers64{1, -1}) continue;
+    EXPECT_THAT(builders.back().Error(),
+                HasSubstr("1 puts all samples of a larger batch into one"));
+    auto& batch = *builders.back().graph().mutable_input(0)->mutable_type()->mutable_tensor_type();
+    batch.mutable_shape()->mutable_dim(0)->set_dim_value(1);
   }
   for (const OnnxBuilder& builder : builders) {
     const OnnxModel model = Imported(builder);
@@ -424,8 +429,54 @@ TEST(ReadOnnxTest, TheLastSoftmaxIsLeftOut) {
   }
 }
 
+// By hand, on inputs where a wrong axis or order gives other numbers.
+TEST(ReadOnnxTest, PointwiseNodesComputeWhatTheyMean) {
+  OnnxBuilder transpose({2, 1, 3});
+  auto& perm = *transpose.Node("Transpose", {"x"}, "y").add_attribute();
+  perm.set_name("perm");
+  perm.set_type(v1::ATTRIBUTE_TYPE_INTS);
+  for (const int64_t axis : {0, 2, 3, 1}) perm.add_ints(axis);
+  EXPECT_EQ(Imported(transpose).output_shape, (Shape{1, 3, 2}));
+  EXPECT_THAT(Compute(Imported(transpose), {0, 1, 2, 10, 11, 12}),
+              ElementsAre(0, 10, 1, 11, 2, 12));
+
+  OnnxBuilder clip({3});
+  clip.SetOperatorSet(11);
+  clip.Floats("low", {}, {0.5f});
+  clip.Node("Clip", {"x", "low"}, "y");
+  EXPECT_THAT(Compute(Imported(clip), {0, 1, 100}), ElementsAre(0.5f, 1, 100));
+
+  OnnxBuilder softmax({2, 2, 1});
+  softmax.SetOperatorSet(13);
+  OnnxBuilder::SetInt(softmax.Node("Softmax", {"x"}, "s"), "axis", 1);
+  softmax.Node("Relu", {"s"}, "y");
+  EXPECT_THAT(Compute(Imported(softmax), {0, 200, 200, 0}), ElementsAre(0, 1, 1, 0));
+
+  AfterRelu minus({2, 1, 1});
+  minus.Node("Sub", {"r", "x"}, "y");
+  EXPECT_THAT(Compute(Imported(minus), {-3, 2}), ElementsAre(3, 0));
+}
+
+TEST(ReadOnnxTest, ASoftmaxBeforeNodesThatChangeTheShapeIsLeftOut) {
+  AfterRelu identity({4});
+  identity.Node("Softmax", {"r"}, "s");
+  identity.Node("Identity", {"s"}, "y");
+  EXPECT_EQ(NodesOf(Imported(identity)), "relu1 Relu(0)");
+  EXPECT_EQ(Imported(identity).final_activation, "Softmax");
+
+  AfterRelu views({4, 1, 1});
+  views.SetOperatorSet(9);
+  views.Node("Softmax", {"r"}, "s");
+  views.Node("Flatten", {"s"}, "y");
+  const OnnxModel model = Imported(views);
+  EXPECT_EQ(NodesOf(model), "relu1 Relu(0), flatten1 Flatten(1)");
+  EXPECT_EQ(model.final_activation, "Softmax");
+  EXPECT_EQ(model.output_shape, Shape{4});
+  EXPECT_TRUE(WithLoss(model, "n").ok());
+}
+
 TEST(ReadOnnxTest, ASoftmaxOverAPartIsNotTheLosss) {
-  AfterRelu joined({2, 2, 1});
+  AfterRelu joined({2, 2, 2});
   joined.SetOperatorSet(9);
   OnnxBuilder::SetInt(joined.Node("Softmax", {"r"}, "y"), "axis", 2);
   EXPECT_EQ(joined.Error(), "node that makes 'y': axis 2 joins several dimensions");

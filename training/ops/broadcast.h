@@ -52,14 +52,15 @@ void BroadcastForward(const ForwardCall<T>& call, Value value) {
   });
 }
 
-// da = the sum of first(a, b, dy) over the places of a; db likewise of second(a, b, dy).
+// da = the sum of first(a, b, dy) over the places of a; db likewise of second(a, b, dy). If the
+// operator does not read x in backward, a and b are 0.
 template <typename T, typename First, typename Second>
-void BroadcastBackward(const BackwardCall<T>& call, First first, Second second) {
+void BroadcastBackward(const BackwardCall<T>& call, bool reads_x, First first, Second second) {
   SumOver<T> da(call.dx[0], call.samples.count * Elements(call.op.x[0].shape));
   SumOver<T> db(call.dx[1], call.samples.count * Elements(call.op.x[1].shape));
   ForBroadcast(call.op, call.samples.count, [&](const std::array<int64_t, 3>& at) {
-    const double a = static_cast<double>(call.x[0][at[0]]);
-    const double b = static_cast<double>(call.x[1][at[1]]);
+    const double a = reads_x ? static_cast<double>(call.x[0][at[0]]) : 0;
+    const double b = reads_x ? static_cast<double>(call.x[1][at[1]]) : 0;
     const double dy = static_cast<double>(call.dy[at[2]]);
     da.Add(at[0], first(a, b, dy));
     db.Add(at[1], second(a, b, dy));

@@ -42,6 +42,11 @@ void CheckLabelColumn(const std::string& column, Rules& rules) {
 }
 
 void CheckFileName(absl::string_view path, const std::string& name, Rules& rules) {
+  for (const absl::string_view packed : {".gz", ".xz"}) {
+    if (!absl::EndsWith(name, packed)) continue;
+    return rules.Wrong(
+        path, absl::StrCat("must be the name without ", packed, ", which is tried as well"));
+  }
   if (name.empty() || static_cast<int64_t>(name.size()) > kMaxNameBytes || name == "." ||
       name == ".." || absl::StrContains(name, '/') || HasControl(name)) {
     rules.Wrong(path,

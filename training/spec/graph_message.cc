@@ -97,6 +97,13 @@ class GraphReader {
       Refuse(inputs, absl::StrCat("has ", Quoted(InputOf(message_)), ", want 1 to ",
                                   kMaxNodeNameBytes, " letters, digits and _ . / -"));
     }
+    const auto& shape = message_.input_shape();
+    if (!shape.empty() &&
+        (shape.size() != 3 || *std::min_element(shape.begin(), shape.end()) < 1)) {
+      Refuse(absl::StrCat(kPath, ".input_shape"),
+             absl::StrCat("is [", absl::StrJoin(shape, ", ").substr(0, 80),
+                          "], want channels, height and width, each at least 1"));
+    }
     if (message_.outputs_size() == 0 || message_.nodes_size() == 0) return;
     const std::string& last = message_.nodes(message_.nodes_size() - 1).name();
     if (message_.outputs_size() > 1 || message_.outputs(0) != last) {
@@ -242,6 +249,12 @@ absl::StatusOr<Graph> GraphOf(const job::v1::Graph& message, const Shape& input_
         absl::StrJoin(problems, "; ", [](std::string* out, const GraphProblem& problem) {
           absl::StrAppend(out, "'", problem.path, "' ", problem.message);
         }));
+  }
+  const Shape made_for(message.input_shape().begin(), message.input_shape().end());
+  if (!made_for.empty() && made_for != input_shape) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", kPath, "' is refused: it is made for images of ", ShapeToString(made_for),
+                     ", the data set has ", ShapeToString(input_shape)));
   }
   absl::StatusOr<Graph> graph = Graph::Build(kGraphName, input_shape, std::move(nodes));
   if (graph.ok()) return graph;

@@ -68,6 +68,8 @@ absl::StatusOr<Inference> InferClip(absl::Span<const ValueType> x, Attributes& a
   for (const char* const name : {"min", "max"}) {
     const absl::Status bound = CheckNumber(attributes, name, -kMostFloat, kMostFloat);
     if (!bound.ok()) return bound;
+    // As the values: a number on a bound is not beyond it.
+    attributes.Set(name, static_cast<double>(static_cast<float>(attributes.Float(name))));
   }
   const Clip clip = Clip::Read(attributes);
   if (clip.min > clip.max) {

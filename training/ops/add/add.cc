@@ -13,7 +13,7 @@ void AddForward(const ForwardCall<T>& call) {
 template <typename T>
 void AddGradients(const BackwardCall<T>& call) {
   const auto same = [](double, double, double dy) { return dy; };
-  BroadcastBackward(call, same, same);
+  BroadcastBackward(call, /*reads_x=*/false, same, same);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ void SubForward(const ForwardCall<T>& call) {
 template <typename T>
 void SubBackward(const BackwardCall<T>& call) {
   BroadcastBackward(
-      call, [](double, double, double dy) { return dy; },
+      call, /*reads_x=*/false, [](double, double, double dy) { return dy; },
       [](double, double, double dy) { return -dy; });
 }
 
@@ -23,7 +23,7 @@ void MulForward(const ForwardCall<T>& call) {
 template <typename T>
 void MulBackward(const BackwardCall<T>& call) {
   BroadcastBackward(
-      call, [](double, double b, double dy) { return b * dy; },
+      call, /*reads_x=*/true, [](double, double b, double dy) { return b * dy; },
       [](double a, double, double dy) { return a * dy; });
 }
 
@@ -34,7 +34,7 @@ void DivForward(const ForwardCall<T>& call) {
 template <typename T>
 void DivBackward(const BackwardCall<T>& call) {
   BroadcastBackward(
-      call, [](double, double b, double dy) { return dy / b; },
+      call, /*reads_x=*/true, [](double, double b, double dy) { return dy / b; },
       [](double a, double b, double dy) { return -dy * (a / b) / b; });
 }
 
