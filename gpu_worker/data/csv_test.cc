@@ -105,6 +105,7 @@ TEST(CsvTest, WrongTextIsNamedWithLineAndColumn) {
   damage("a,b\n1,2\nNA,3\n", "line 3: column 0 has the label 'NA', which is no number");
   damage("1,2\n1.5,3\n", "line 2: column 0 has the label '1.5', which is no whole number");
   damage("1,2\n1,nan\n", "line 2: column 1 'nan' is not finite");
+  damage("1,x\n1,2\n", "line 1: column 1 'x' is no number");  // the label is a number: no header
   damage("1,inf\n1,2\n", "line 1: column 1 'inf' is not finite");
   damage("1,2\n1,-Infinity\n", "line 2: column 1 '-Infinity' is not finite");
   damage("1,2\n1,1e39\n", "line 2: column 1 '1e39' is outside the range of its type");
@@ -254,6 +255,10 @@ TEST(CsvTest, FilesOfASetThatDifferAreRefused) {
   expect(CsvSet(folder), "InvalidSpec", "samples of 2 features, but ");
   folder.Write("test.csv", "label,b,a\n1,1,2\n");
   expect(CsvSet(folder), "InvalidSpec", "the header names feature 0 'a', but ");
+  folder.Write("test.csv", "label,\xff,b\n1,1,2\n");
+  expect(CsvSet(folder), "InvalidSpec", "names it '\\xff'");  // text for a message
+  folder.Write("test.csv", "id,a,b\n1,1,2\n");
+  expect(CsvSet(folder), "InvalidSpec", "the header names the label 'label', but ");
   folder.Write("test.csv", "1,1,2\n");
   EXPECT_TRUE(ProbeDataset(CsvSet(folder)).ok());
   DatasetOptions options = CsvSet(folder);

@@ -105,6 +105,27 @@ TEST(DatasetTest, BytesStandForTheFloats) {
   EXPECT_EQ(bytes[0], 0x80);
 }
 
+TEST(DatasetTest, AsInEvaluationNothingIsDrawn) {
+  DatasetOptions options;
+  options.format = Format::kSyntheticDigits;
+  options.train_samples = options.test_samples = 20;
+  std::vector<int64_t> all(20);
+  for (int i = 0; i < 20; ++i) all[i] = i;
+  const auto images_of = [&](const DatasetOptions& which) {
+    std::vector<float> images(20 * 28 * 28);
+    std::vector<int32_t> labels(20);
+    EXPECT_TRUE((*OpenDataset(which, Split::kTrain))
+                    ->Read(all, /*epoch=*/0, images.data(), labels.data())
+                    .ok());
+    return images;
+  };
+  const std::vector<float> plain = images_of(options);
+  options.transforms = {RandomCrop{0, 2}, RandomFlip{}, Cutout{6}};
+  EXPECT_NE(images_of(options), plain);
+  options.as_evaluation = true;
+  EXPECT_EQ(images_of(options), plain);
+}
+
 TEST(DatasetTest, TransformsOfBytesStandForTheirFloats) {
   DatasetOptions options;
   options.format = Format::kSyntheticDigits;

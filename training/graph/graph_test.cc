@@ -132,6 +132,22 @@ TEST(GraphTest, AbsurdSizesAreErrorsAndNeverOverflow) {
   EXPECT_THAT(ErrorOf(BuildChain({1 << 20}, {wide, wide})), HasSubstr("the graph has"));
 }
 
+// Axes of 1 cost no elements, and a node may add 64 of them.
+TEST(GraphTest, AxesAreLimited) {
+  std::vector<int64_t> axes;
+  for (int64_t axis = 1; axis <= 16; ++axis) axes.push_back(axis);
+  const auto build = [&] {
+    return Graph::Build("g", {1, 2, 3},
+                        {{"wide", {"Unsqueeze", {{"axes", axes}}}, {0}},
+                         {"flat", Flatten(), {1}},
+                         {"loss", SoftmaxCrossEntropyLoss(), {2}}})
+        .status();
+  };
+  EXPECT_EQ(build().message(), "node wide (Unsqueeze): output: 19 axes, want at most 16");
+  axes.resize(13);
+  EXPECT_EQ(build(), absl::OkStatus());
+}
+
 TEST(GraphTest, StructureIsChecked) {
   const Operator loss = SoftmaxCrossEntropyLoss();
   auto build = [](std::vector<GraphNode> nodes) {

@@ -246,6 +246,9 @@ TEST(ActivationTest, KinksAndFarNumbers) {
   };
   EXPECT_THAT(gradient(LeakyRelu{0.1}, {-3, 0, 3}), ElementsAre(0.1, 0.1, 1));
   EXPECT_THAT(gradient(Clip{-1, 2}, {-1.5, -1, 2, 2.5}), ElementsAre(0, 1, 1, 0));
+  // The floats nearest to 0.7 and 0.1 are below and above them, and still on the bounds.
+  EXPECT_THAT(gradient(Clip{0.7, 1}, {0.7f}), ElementsAre(1));
+  EXPECT_THAT(gradient(Clip{0, 0.1}, {0.1f}), ElementsAre(1));
   EXPECT_THAT(gradient(Sigmoid(), {-1e300, 0, 1e300}), ElementsAre(0, 0.25, 0));
   EXPECT_THAT(gradient(Tanh(), {-1e300, 0, 1e300}), ElementsAre(0, 1, 0));
   for (const Operator& op :

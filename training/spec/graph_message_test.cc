@@ -401,6 +401,17 @@ GraphMessage Good(int relus = 2) {
   return graph;
 }
 
+TEST(GraphShapeTest, ImagesOfAnotherShapeAreRefused) {
+  GraphMessage graph = Good();
+  for (const int64_t size : {1, 28, 28}) graph.add_input_shape(size);
+  EXPECT_TRUE(GraphOf(graph, {1, 28, 28}).ok());
+  EXPECT_EQ(GraphOf(graph, {3, 32, 32}).status().message(),
+            "'model.graph' is refused: it is made for images of [1, 28, 28], the data set has "
+            "[3, 32, 32]");
+  graph.clear_input_shape();
+  EXPECT_TRUE(GraphOf(graph, {3, 32, 32}).ok());
+}
+
 TEST(HostileGraphTest, IsRefusedWithFieldValueAndLimit) {
   struct Hostile {
     const char* path;
@@ -416,6 +427,10 @@ TEST(HostileGraphTest, IsRefusedWithFieldValueAndLimit) {
        [](auto& g) { g.add_inputs("a"), g.add_inputs("b"); }},
       {"model.graph.inputs", "has '', want 1 to 128", [](auto& g) { g.add_inputs(""); }},
       {"model.graph.inputs", "has 'a\\x1b[2J'", [](auto& g) { g.add_inputs("a\x1b[2J"); }},
+      {"model.graph.input_shape", "is [3, 32], want channels, height and width, each at least 1",
+       [](auto& g) { g.add_input_shape(3), g.add_input_shape(32); }},
+      {"model.graph.input_shape", "is [1, 0, 28], want",
+       [](auto& g) { g.add_input_shape(1), g.add_input_shape(0), g.add_input_shape(28); }},
       {"model.graph.outputs", "has 2 entries, want 1",
        [](auto& g) { g.add_outputs("loss"), g.add_outputs("loss"); }},
       {"model.graph.outputs", "is 'fc', want the last node, 'loss'",
