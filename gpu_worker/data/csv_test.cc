@@ -38,7 +38,7 @@ std::vector<float> RowsOf(const CsvTable& table) {
 }
 
 void ExpectCsv(const std::string& text, const std::string& reason, const std::string& message,
-               const CsvOptions& options = {}) {
+               const CsvOptions& options = CsvOptions()) {
   for (const bool keep : {true, false}) {
     CsvOptions kept = options;
     kept.keep = keep;
