@@ -76,7 +76,7 @@ TEST(LibsvmTest, LabelsOfBothFilesDecideWhatTheyMean) {
     if (!set.ok()) {
       EXPECT_EQ(FailureReason(set.status()), "InvalidSpec") << set.status();
       const std::string message(set.status().message());
-      return message.substr(message.rfind("/") + 1);
+      return message.substr(message.rfind('/') + 1);
     }
     std::vector<float> rows(static_cast<size_t>((*set)->info().count));
     std::vector<int32_t> labels(rows.size());

@@ -23,7 +23,6 @@ namespace capstan::data {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
 constexpr char kNpzBytes[] = "\x00\xff\x01\x02\x80\x33\x10\x20\x30\x40\x50\x60";
@@ -374,7 +373,7 @@ TEST(NpzTest, DamageOfTheArchiveIsNamed) {
   members[0].claim = 139;
   ExpectNpz(members, kDamage, "x_train.npy: is stored with 140 bytes, the directory says 139");
 
-  const auto expect = [](std::string bytes, const std::string& message) {
+  const auto expect = [](const std::string& bytes, const std::string& message) {
     const absl::Status status = NpzStatus(bytes);
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));

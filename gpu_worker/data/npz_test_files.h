@@ -90,9 +90,10 @@ inline std::string Zip(const std::vector<ZipTestMember>& members, const std::str
                  sizes(member.zip64_too) + LittleEndian(member.name.size(), 2) +
                  LittleEndian(member.zip64_too ? extra.size() : 0, 2) + std::string(10, '\0') +
                  LittleEndian(file.size(), 4) + member.name + (member.zip64_too ? extra : "");
-    file += "PK\x03\x04" + LittleEndian(45, 2) + common + sizes(member.zip64) +
-            LittleEndian(member.name.size(), 2) + LittleEndian(member.zip64 ? extra.size() : 0, 2) +
-            member.name + (member.zip64 ? extra : "") + packed;
+    file.append("PK\x03\x04").append(LittleEndian(45, 2)).append(common);
+    file.append(sizes(member.zip64)).append(LittleEndian(member.name.size(), 2));
+    file.append(LittleEndian(member.zip64 ? extra.size() : 0, 2)).append(member.name);
+    file.append(member.zip64 ? extra : "").append(packed);
   }
   const size_t offset = file.size();
   file += directory;

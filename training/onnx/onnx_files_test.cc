@@ -13,8 +13,6 @@
 namespace capstan::training::onnx {
 namespace {
 
-using testing::HasSubstr;
-
 // The stored output of `output` is a softmax over the input i / n.
 void ExpectStored(const OnnxModel& model, const std::string& bytes) {
   capstan::onnx::v1::TensorProto want;

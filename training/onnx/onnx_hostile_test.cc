@@ -192,7 +192,7 @@ TEST(OnnxHostileTest, TheOutputDependsOnTheInput) {
 }
 
 TEST(OnnxHostileTest, TensorsHaveTheirData) {
-  const auto dims = [](std::vector<int64_t> dims) {
+  const auto dims = [](const std::vector<int64_t>& dims) {
     return [dims](OnnxBuilder& b) {
       WeightOf(b).mutable_dims()->Clear();
       WeightOf(b).mutable_dims()->Add(dims.begin(), dims.end());
@@ -436,7 +436,7 @@ TEST(OnnxHostileTest, ABatchIsNotBroadcast) {
 }
 
 TEST(OnnxHostileTest, ConstantsAreFoldedWithinTheLimits) {
-  const auto fill = [](std::vector<int64_t> dims) {
+  const auto fill = [](const std::vector<int64_t>& dims) {
     OnnxBuilder builder({2});
     builder.Integers("dims", dims);
     builder.Node("ConstantOfShape", {"dims"}, "w", "fill");
@@ -454,7 +454,7 @@ TEST(OnnxHostileTest, ConstantsAreFoldedWithinTheLimits) {
             "node 'fill': tensor 'dims': shape [65], want at most 64 numbers");
   EXPECT_EQ(fill(std::vector<int64_t>(9, 1)), "node 'fill': output: 9 dimensions, want at most 8");
 
-  const auto reshape = [](std::vector<int64_t> dims) {
+  const auto reshape = [](const std::vector<int64_t>& dims) {
     OnnxBuilder builder({2});
     builder.Count("c", {2, 3});
     builder.Integers("dims", dims);
