@@ -99,6 +99,8 @@ void CheckTableKeys(const job::v1::Data& d, Rules& rules) {
     if (libsvm) rules.Range<int64_t>("data.features", d.features(), 1, kMaxFeatures);
     if (!libsvm) only("data.features", "'libsvm'");
   }
+  if (d.has_sequence_length()) only("data.sequence_length", "'text'");
+  if (d.has_test_fraction()) only("data.test_fraction", "'text'");
   constexpr char kBoth[] = "'csv' and 'libsvm'";
   if (d.shape_size() > 0) {
     if (csv || libsvm) CheckShape(d, rules);

@@ -47,7 +47,6 @@ constexpr OtherKey kOtherKeys[] = {
     {"checkpoint.resume", "auto"},
     {"limits.termination_grace_period", nullptr},
     {"outputs.export", nullptr},
-    {"outputs.metrics.tensorboard", "false"},
     {"outputs.metrics.jsonl", "true"},
 };
 
@@ -152,19 +151,11 @@ class Binder {
     }
   }
 
-  // Handles a key that is not a field. `type` is null in a group without fields.
+  // Handles a key that is not a field of `type`.
   void BindOther(const YamlNode::Entry& entry, absl::string_view path, const Descriptor* type) {
     const std::string full = Join(path, entry.key);
-    const bool dotted = absl::StrContains(entry.key, '.');
-    if (!dotted && TakeOtherKey(entry, full)) return;
-    if (dotted || (full != "outputs" && full != "outputs.metrics")) {
-      return FailUnknown(entry, path, type);
-    }
-    if (entry.value.kind != YamlNode::Kind::kMap) {
-      return Fail(entry.mark,
-                  absl::StrCat("'", full, "' must be a group of keys, found ", Found(entry.value)));
-    }
-    for (const YamlNode::Entry& inner : entry.value.entries) BindOther(inner, full, nullptr);
+    if (!absl::StrContains(entry.key, '.') && TakeOtherKey(entry, full)) return;
+    FailUnknown(entry, path, type);
   }
 
   bool TakeOtherKey(const YamlNode::Entry& entry, absl::string_view full) {
@@ -188,7 +179,7 @@ class Binder {
 
   void FailUnknown(const YamlNode::Entry& entry, absl::string_view path, const Descriptor* type) {
     std::vector<std::string> names;
-    for (int i = 0; type != nullptr && i < type->field_count(); ++i)
+    for (int i = 0; i < type->field_count(); ++i)
       names.push_back(KeyOf(type->field(i)).substr(0, KeyOf(type->field(i)).find('.')));
     for (const OtherKey& other : kOtherKeys) {
       absl::string_view rest = other.path;
