@@ -1,7 +1,8 @@
 # One function per kind of target. The caller lists the sources, except for operators and their kernels, each of which has
 # its own folder or file.
 
-# With CAPSTAN_PRECOMPILED, headers that nearly every source reads are compiled once for all targets with the same flags.
+# With CAPSTAN_PRECOMPILED, headers that nearly every source reads are compiled once for all targets with the same flags, and
+# again, together with those of gRPC, for all targets that use it.
 function(capstan_precompile target)
   if(CAPSTAN_PRECOMPILED)  # at the end of the folder, when the flags of its sources are known
     cmake_language(EVAL CODE "cmake_language(DEFER CALL capstan_precompile_now ${target})")
@@ -15,19 +16,59 @@ function(capstan_precompile_now target)
       set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
     endif()
   endforeach()
+  set(headers <algorithm> <functional> <map> <memory> <string> <vector>
+    <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/strings/str_format.h> <absl/time/time.h>)
+  set(kind plain)
+  capstan_links(${target} PkgConfig::GRPC rpc)
+  if(rpc)
+    set(kind rpc)
+    list(APPEND headers <google/protobuf/descriptor.h> <google/protobuf/generated_message_reflection.h>
+      <google/protobuf/message.h> <google/protobuf/timestamp.pb.h> <google/protobuf/wire_format.h>
+      <grpcpp/generic/async_generic_service.h> <grpcpp/grpcpp.h> <grpcpp/support/client_callback.h>
+      <grpcpp/support/method_handler.h> <grpcpp/support/server_callback.h>)
+  endif()
   get_directory_property(flags COMPILE_OPTIONS)
   string(SHA256 flags "${flags}")
   string(SUBSTRING ${flags} 0 8 flags)
-  set(headers capstan_headers_${flags})
-  if(NOT TARGET ${headers})
+  set(precompiled capstan_headers_${kind}_${flags})
+  if(NOT TARGET ${precompiled})
     set(empty ${PROJECT_BINARY_DIR}/precompiled.cc)
     file(CONFIGURE OUTPUT ${empty} CONTENT "")  # keeps the file, and so its time, if it is there
-    add_library(${headers} OBJECT ${empty})
-    target_link_libraries(${headers} PRIVATE capstan::warnings)
-    target_precompile_headers(${headers} PRIVATE <algorithm> <functional> <map> <memory> <string> <vector>
-      <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/strings/str_format.h> <absl/time/time.h>)
+    add_library(${precompiled} OBJECT ${empty})
+    target_link_libraries(${precompiled} PRIVATE capstan::warnings)
+    if(rpc)
+      capstan_need_grpc()  # the target of gRPC is known in folders that ask for it
+      target_link_libraries(${precompiled} PRIVATE PkgConfig::GRPC protobuf::libprotobuf)
+    endif()
+    target_precompile_headers(${precompiled} PRIVATE ${headers})
   endif()
-  target_precompile_headers(${target} REUSE_FROM ${headers})
+  target_precompile_headers(${target} REUSE_FROM ${precompiled})
+  # A header that was compiled for libraries is not used for a program's -fPIE.
+  target_compile_options(${target} PRIVATE -fPIC)
+endfunction()
+
+# Sets `out` to whether `target` is linked with `library`, directly or through others.
+function(capstan_links target library out)
+  set(waiting ${target})
+  set(seen)
+  while(waiting)
+    list(POP_FRONT waiting next)
+    if(next STREQUAL library)
+      set(${out} ON PARENT_SCOPE)
+      return()
+    endif()
+    if(next IN_LIST seen OR NOT TARGET ${next})
+      continue()
+    endif()
+    list(APPEND seen ${next})
+    foreach(property LINK_LIBRARIES INTERFACE_LINK_LIBRARIES)
+      get_target_property(more ${next} ${property})
+      if(more)
+        list(APPEND waiting ${more})
+      endif()
+    endforeach()
+  endwhile()
+  set(${out} OFF PARENT_SCOPE)
 endfunction()
 
 # capstan_library(NAME SRCS a.cc a.h PUBLIC dep... PRIVATE dep...)
@@ -160,6 +201,7 @@ function(capstan_proto name)
   if(ARG_GRPC)
     target_link_libraries(capstan_${name} PUBLIC PkgConfig::GRPC)
   endif()
+  capstan_precompile(capstan_${name})
   add_library(capstan::${name} ALIAS capstan_${name})
 endfunction()
 

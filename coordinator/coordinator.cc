@@ -162,7 +162,9 @@ absl::Status Coordinator::Restore(const core::DurableState& state) {
     if (status.ok() && options_.only_looks.empty()) {
       core::Restored at_once{.jobs = std::set<std::string>()};
       for (const auto& entry : state.jobs) {
-        if (options_.metrics != nullptr) options_.metrics->OnRestored(*core_.Peek(entry.first));
+        const core::Job& job = *core_.Peek(entry.first);
+        if (options_.metrics != nullptr) options_.metrics->OnRestored(job);
+        event_files_.OnRestored(job);
         at_once.jobs->insert(entry.first);
       }
       std::map<std::string, FolderList> unread;  // by the folder that contains them
@@ -377,6 +379,7 @@ void Coordinator::CarryOut(core::Effect& effect) {
           .Kv("incarnation", issued->incarnation);
     } else if (const auto* forgotten = std::get_if<core::JobForgotten>(&persist->record)) {
       if (options_.metrics != nullptr) options_.metrics->OnForgotten(forgotten->job_id);
+      event_files_.OnForgotten(forgotten->job_id);
     }
   } else if (auto* send = std::get_if<core::Send>(&effect)) {
     const auto stream = streams_.find(send->session);
@@ -452,12 +455,24 @@ void Coordinator::CarryOut(core::Effect& effect) {
           .Kv("generation", job->view().generation());
     }
     if (options_.metrics != nullptr) options_.metrics->OnJob(*job);
+    event_files_.OnJob(*job, MonotonicNow(), absl::Now());
     for (const std::string& key : {changed->job_id, std::string()}) {
       TellListeners(key, [&](JobListener* listener) { listener->OnJobChanged(changed->job_id); });
     }
   } else if (auto* logs = std::get_if<core::LogsAppended>(&effect)) {
     TellListeners(logs->job_id, [](JobListener* listener) { listener->OnLogsAppended(); });
   }
+}
+
+void Coordinator::AppendEvents(const std::string& job_id, std::string path, std::string bytes) {
+  OnFiles(manifests_, job_id, [job_id, path = std::move(path), bytes = std::move(bytes)] {
+    const absl::Status status = EventFiles::Append(path, bytes);
+    if (status.ok()) return;
+    Log(kWarning, "events_not_written")
+        .Limit(job_id, absl::Minutes(1))
+        .Kv("job", job_id)
+        .Kv("status", status);
+  });
 }
 
 void Coordinator::TellListeners(const std::string& job_id,

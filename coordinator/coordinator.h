@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/journal.h"
+#include "coordinator/event_files.h"
 #include "coordinator/file_threads.h"
 #include "coordinator/manifest_writer.h"
 #include "coordinator/metrics.h"
@@ -171,6 +172,7 @@ class Coordinator {
   void TellListeners(const std::string& job_id,
                      const std::function<void(JobListener*)>& tell) const;
   void UpdateNodeMetrics();
+  void AppendEvents(const std::string& job_id, std::string path, std::string bytes);
 
   const Options options_;
   core::CoordinatorCore core_;
@@ -196,6 +198,9 @@ class Coordinator {
   std::function<void(bool)> disk_listener_;
 
   WorkThread strand_;
+  EventFiles event_files_{[this](const std::string& job_id, std::string path, std::string bytes) {
+    AppendEvents(job_id, std::move(path), std::move(bytes));
+  }};
   FileThreads manifests_;  // by job; it posts to the strand and so is destroyed first
   // By mount; destroyed first for the same reason.
   FileThreads restores_{{.threads = kRestoreReaders}};

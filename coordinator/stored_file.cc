@@ -80,6 +80,8 @@ int RemoveOldLooksIn(int fd) {
   return removed;
 }
 
+}  // namespace
+
 absl::Status WriteAt(int fd, const std::string& path, absl::string_view bytes, int64_t offset) {
   while (!bytes.empty()) {
     const ssize_t written = ::pwrite(fd, bytes.data(), bytes.size(), offset);
@@ -90,6 +92,8 @@ absl::Status WriteAt(int fd, const std::string& path, absl::string_view bytes, i
   }
   return absl::OkStatus();
 }
+
+namespace {
 
 // Hashes all that `fd` contains. Returns the number of bytes.
 absl::StatusOr<int64_t> HashAll(int fd, const std::string& path, training::Sha256& sha) {

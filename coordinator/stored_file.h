@@ -51,6 +51,9 @@ class StoredFolder {
   int fd_;
 };
 
+// Writes all bytes, from `offset` of the file. `path` is for messages.
+absl::Status WriteAt(int fd, const std::string& path, absl::string_view bytes, int64_t offset);
+
 // Use from one thread at a time.
 class IncomingFile {
  public:

@@ -14,13 +14,20 @@
 #include "absl/time/clock.h"
 #include "client/commands/commands.h"
 #include "client/commands/look.h"
-#include "client/tensorboard/event_file.h"
 #include "client/text/metrics_text.h"
 #include "services/files/files.h"
 #include "services/server/signals.h"
+#include "training/history/event_file.h"
+#include "training/history/job_history.h"
 
 namespace capstan::client {
 namespace {
+
+using training::Curve;
+using training::CurveOf;
+using training::JobHistory;
+using training::MetricNames;
+using training::ScalarEvent;
 
 constexpr int kTablePoints = 20;
 constexpr int kPlotHeight = 8;
@@ -67,10 +74,10 @@ absl::StatusOr<Fetched> FetchHistory(JobClient& client, const std::string& job_i
 // and with `follow` those that come, until the job has ended. One job has one file, so a second
 // call replaces the first one's.
 ExitCode WriteEvents(const MetricsOptions& options, JobClient& client, const Console& console) {
-  const std::vector<std::string>& names = options.names.empty() ? MetricNames() : options.names;
+  const std::vector<std::string> names = options.names.empty() ? MetricNames() : options.names;
   const std::string folder = absl::StrCat(options.tensorboard, "/", options.job_id);
   const std::string path = absl::StrCat(folder, "/events.out.tfevents.0000000000.", options.job_id);
-  WrittenEvents written;
+  training::WrittenEvents written;
   int64_t count = 0;
   bool made = false, ended = !options.follow;
   services::ShutdownSignal& signal = services::ShutdownSignal::Install();
@@ -82,13 +89,14 @@ ExitCode WriteEvents(const MetricsOptions& options, JobClient& client, const Con
         return Report(curve.status(), console);
       }
     }
-    const std::vector<ScalarEvent> events = EventsOf(fetched->history, names, written);
+    const std::vector<ScalarEvent> events = training::EventsOf(fetched->history, names, written);
     std::string bytes;
-    for (const ScalarEvent& event : events) bytes += EventRecord(event);
+    for (const ScalarEvent& event : events) bytes += training::EventRecord(event);
     absl::Status status;
     if (!made) {
       const double begin = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
-      bytes.insert(0, EventFileHead(events.empty() ? begin : events.front().unix_seconds));
+      bytes.insert(0,
+                   training::EventFileHead(events.empty() ? begin : events.front().unix_seconds));
       status = services::EnsureDir(folder);
       if (status.ok()) status = services::WriteFileAtomically(path, bytes);
       made = true;

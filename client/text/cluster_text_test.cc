@@ -61,7 +61,7 @@ TEST(MetricsTextTest, EvaluationsStandAtThePointThatIsNotBeforeThem) {
     record.set_validation_loss(1.0 / epoch);
     record.set_validation_accuracy(0.1 * epoch);
   }
-  const JobHistory history = HistoryOf(job, Points());  // at steps 2 and 6
+  const training::JobHistory history = HistoryOf(job, Points());  // at steps 2 and 6
   ASSERT_EQ(history.evaluations.size(), 2u);
   EXPECT_EQ(history.evaluations[0].step, 6);
   EXPECT_EQ(history.evaluations[1].step, 8);  // the last, which is shorter
@@ -71,7 +71,7 @@ TEST(MetricsTextTest, EvaluationsStandAtThePointThatIsNotBeforeThem) {
             "6,1970-01-01T00:16:41.000Z,0.333333333,0.3\n");  // the newer of the two
   EXPECT_THAT(MetricsTable(history, {"loss", "validation_accuracy"}, 0),
               HasSubstr("AT STEP  TIME                      LOSS  VAL ACC\n"));
-  const auto curve = CurveOf(history, "validation_accuracy");
+  const auto curve = training::CurveOf(history, "validation_accuracy");
   ASSERT_TRUE(curve.ok());
   ASSERT_EQ(curve->points.size(), 2u);  // one per evaluation
   EXPECT_EQ(curve->points[0].first, 6);
@@ -84,9 +84,9 @@ TEST(MetricsTextTest, EvaluationsStandAtThePointThatIsNotBeforeThem) {
 }
 
 TEST(MetricsTextTest, ACurveIsDrawnFromItsFirstToItsLastStep) {
-  EXPECT_THAT(std::string(CurveOf({Points(), {}}, "los").status().message()),
+  EXPECT_THAT(std::string(training::CurveOf({Points(), {}}, "los").status().message()),
               HasSubstr("no metric 'los'; there are: loss, accuracy"));
-  const Curve curve{"loss", {{0, 3}, {4, 1}, {8, 1}}};
+  const training::Curve curve{"loss", {{0, 3}, {4, 1}, {8, 1}}};
   // By hand: 9 columns of one step, 3 rows of values 3, 2, 1.
   EXPECT_EQ(PlotText(curve, 9, 3, /*unicode=*/false),
             "loss  1\n"

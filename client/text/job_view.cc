@@ -12,6 +12,7 @@
 #include "client/text/job_json.h"
 #include "client/text/screen_text.h"
 #include "services/visible_text/visible_text.h"
+#include "training/history/job_history.h"
 
 namespace capstan::client {
 namespace {
@@ -57,18 +58,13 @@ std::string ShortDuration(double seconds) {
   return absl::StrFormat("%dh%02dm", whole / 3600, whole % 3600 / 60);
 }
 
-int64_t LastStepOf(const job::v1::Job& job, const common::v1::EpochRecord& epoch) {
-  return std::min<int64_t>(epoch.epoch() * job.resolved().steps_per_epoch(),
-                           job.progress().total_steps());
-}
-
 std::string EpochLine(const job::v1::Job& job, const common::v1::EpochRecord& epoch) {
-  std::string out =
-      absl::StrFormat("Epoch[%d] Step[%d] Speed: %s samples/sec train-loss=%s train-accuracy=%s",
-                      epoch.epoch(), LastStepOf(job, epoch),
-                      MetricText(epoch.has_samples_per_second(), epoch.samples_per_second(), 1),
-                      MetricText(epoch.has_train_loss(), epoch.train_loss(), 4),
-                      MetricText(epoch.has_train_accuracy(), epoch.train_accuracy(), 4));
+  std::string out = absl::StrFormat(
+      "Epoch[%d] Step[%d] Speed: %s samples/sec train-loss=%s train-accuracy=%s", epoch.epoch(),
+      training::LastStepOf(epoch, job.resolved().steps_per_epoch(), job.progress().total_steps()),
+      MetricText(epoch.has_samples_per_second(), epoch.samples_per_second(), 1),
+      MetricText(epoch.has_train_loss(), epoch.train_loss(), 4),
+      MetricText(epoch.has_train_accuracy(), epoch.train_accuracy(), 4));
   if (epoch.has_validation_accuracy()) {
     absl::StrAppend(&out,
                     " validation-accuracy=", MetricText(true, epoch.validation_accuracy(), 4));

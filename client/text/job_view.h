@@ -13,9 +13,6 @@ struct ViewStyle {
   bool color = false;  // ANSI colours
 };
 
-// The number of steps that are decided once the epoch is done.
-int64_t LastStepOf(const job::v1::Job& job, const common::v1::EpochRecord& epoch);
-
 // One finished epoch, in the form MXNet users parse:
 // "Epoch[1] Step[469] Speed: 4318.2 samples/sec train-loss=0.512 train-accuracy=0.819
 // validation-accuracy=0.784".

@@ -15,74 +15,17 @@ namespace capstan::client {
 namespace {
 
 using job::v1::MetricPoint;
+using training::Curve;
+using training::Evaluation;
+using training::FindMetric;
+using training::JobHistory;
+using training::Metric;
 using Json = nlohmann::ordered_json;
 
 struct HistoryRow {
   const MetricPoint& point;
   const Evaluation* evaluation;  // null: there is none at this point
 };
-
-struct Metric {
-  const char* name;
-  const char* head;  // of its column
-  std::optional<double> (*value)(const HistoryRow&);
-  bool evaluated = false;  // it comes from the test set
-};
-
-template <double (job::v1::StepBreakdown::*Part)() const>
-std::optional<double> Of(const HistoryRow& row) {
-  if (!row.point.has_breakdown()) return std::nullopt;
-  return (row.point.breakdown().*Part)();
-}
-
-std::optional<double> When(bool known, double value) {
-  return known && std::isfinite(value) ? std::optional<double>(value) : std::nullopt;
-}
-
-const std::vector<Metric>& Metrics() {
-  using Parts = job::v1::StepBreakdown;
-  static const auto* const kMetrics = new std::vector<Metric>{
-      {"loss", "LOSS",
-       [](const HistoryRow& row) { return When(row.point.has_loss(), row.point.loss()); }},
-      {"accuracy", "ACCURACY",
-       [](const HistoryRow& row) { return When(row.point.has_accuracy(), row.point.accuracy()); }},
-      {"learning_rate", "RATE",
-       [](const HistoryRow& row) {
-         return When(row.point.has_learning_rate(), row.point.learning_rate());
-       }},
-      {"samples_per_second", "SAMPLES/S",
-       [](const HistoryRow& row) {
-         return When(row.point.has_samples_per_second(), row.point.samples_per_second());
-       }},
-      {"step_seconds", "STEP", Of<&Parts::total>},
-      {"data_wait_seconds", "DATA", Of<&Parts::data_wait>},
-      {"forward_backward_seconds", "FWD+BWD", Of<&Parts::forward_backward>},
-      {"local_reduce_seconds", "REDUCE", Of<&Parts::local_reduce>},
-      {"push_seconds", "PUSH", Of<&Parts::push>},
-      {"barrier_wait_seconds", "BARRIER", Of<&Parts::barrier_wait>},
-      {"pull_seconds", "PULL", Of<&Parts::pull>},
-      {"update_seconds", "UPDATE", Of<&Parts::update>},
-      {"evaluate_seconds", "EVALUATE", Of<&Parts::evaluate>},
-      {"validation_loss", "VAL LOSS",
-       [](const HistoryRow& row) {
-         return row.evaluation == nullptr ? std::nullopt : row.evaluation->loss;
-       },
-       true},
-      {"validation_accuracy", "VAL ACC",
-       [](const HistoryRow& row) {
-         return row.evaluation == nullptr ? std::nullopt : row.evaluation->accuracy;
-       },
-       true},
-  };
-  return *kMetrics;
-}
-
-const Metric* Find(const std::string& name) {
-  for (const Metric& metric : Metrics()) {
-    if (name == metric.name) return &metric;
-  }
-  return nullptr;
-}
 
 std::vector<HistoryRow> RowsOf(const JobHistory& history) {
   std::vector<HistoryRow> rows;
@@ -124,47 +67,14 @@ std::string Glyph(int dots, bool unicode) {
 
 }  // namespace
 
-const std::vector<std::string>& MetricNames() {
-  static const auto* const kNames = [] {
-    auto* names = new std::vector<std::string>;
-    for (const Metric& metric : Metrics()) names->push_back(metric.name);
-    return names;
-  }();
-  return *kNames;
-}
-
 JobHistory HistoryOf(const job::v1::Job& job, std::vector<MetricPoint> points) {
   JobHistory history{std::move(points), {}};
   for (const common::v1::EpochRecord& epoch : job.epochs()) {
-    if (!epoch.has_validation_loss() && !epoch.has_validation_accuracy()) continue;
-    history.evaluations.push_back(
-        {epoch.epoch(), LastStepOf(job, epoch),
-         When(epoch.has_validation_loss(), epoch.validation_loss()),
-         When(epoch.has_validation_accuracy(), epoch.validation_accuracy())});
+    auto evaluation = training::EvaluationOf(epoch, job.resolved().steps_per_epoch(),
+                                             job.progress().total_steps());
+    if (evaluation.has_value()) history.evaluations.push_back(*std::move(evaluation));
   }
   return history;
-}
-
-absl::StatusOr<Curve> CurveOf(const JobHistory& history, const std::string& name) {
-  const Metric* const metric = Find(name);
-  if (metric == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("no metric '", name, "'; there are: ", absl::StrJoin(MetricNames(), ", ")));
-  }
-  Curve curve{name, {}};
-  const auto add = [&](int64_t step, const HistoryRow& row) {
-    const std::optional<double> value = metric->value(row);
-    if (value.has_value()) curve.points.emplace_back(step, *value);
-  };
-  static const auto& kNoPoint = *new MetricPoint;
-  if (metric->evaluated) {
-    for (const Evaluation& evaluation : history.evaluations) {
-      add(evaluation.step, {kNoPoint, &evaluation});
-    }
-  } else {
-    for (const MetricPoint& point : history.points) add(point.step(), {point, nullptr});
-  }
-  return curve;
 }
 
 std::string MetricsJson(const std::string& job_id, const JobHistory& history) {
@@ -173,7 +83,8 @@ std::string MetricsJson(const std::string& job_id, const JobHistory& history) {
     Json json = {{"step", row.point.step()},
                  {"lineage", row.point.lineage()},
                  {"time", services::TimeText(row.point.time())}};
-    for (const Metric& metric : Metrics()) json[metric.name] = JsonOf(metric.value(row));
+    for (const Metric& metric : training::Metrics())
+      json[metric.name] = JsonOf(metric.value(row.point, row.evaluation));
     list.push_back(std::move(json));
   }
   Json evaluations = Json::array();
@@ -192,7 +103,7 @@ std::string MetricsCsv(const JobHistory& history, const std::vector<std::string>
   for (const HistoryRow& row : RowsOf(history)) {
     absl::StrAppend(&out, row.point.step(), ",", services::TimeText(row.point.time()));
     for (const std::string& name : names) {
-      const std::optional<double> value = Find(name)->value(row);
+      const std::optional<double> value = FindMetric(name)->value(row.point, row.evaluation);
       absl::StrAppend(&out, ",", value.has_value() ? absl::StrFormat("%.9g", *value) : "");
     }
     out += "\n";
@@ -203,14 +114,14 @@ std::string MetricsCsv(const JobHistory& history, const std::vector<std::string>
 std::string MetricsTable(const JobHistory& history, const std::vector<std::string>& names,
                          int width) {
   std::vector<std::string> head = {"AT STEP", "TIME"};
-  for (const std::string& name : names) head.push_back(Find(name)->head);
+  for (const std::string& name : names) head.push_back(FindMetric(name)->head);
   TextTable table(head);
   for (const HistoryRow& row : RowsOf(history)) {
     std::vector<std::string> cells = {absl::StrCat(row.point.step()),
                                       services::TimeText(row.point.time())};
     for (const std::string& name : names) {
-      const std::optional<double> value = Find(name)->value(row);
-      cells.push_back(value.has_value() ? Short(*Find(name), *value) : "");
+      const std::optional<double> value = FindMetric(name)->value(row.point, row.evaluation);
+      cells.push_back(value.has_value() ? Short(*FindMetric(name), *value) : "");
     }
     table.Add(std::move(cells));
   }
@@ -218,7 +129,7 @@ std::string MetricsTable(const JobHistory& history, const std::vector<std::strin
 }
 
 std::string PlotText(const Curve& curve, int width, int height, bool unicode) {
-  const Metric& metric = *Find(curve.name);
+  const Metric& metric = *FindMetric(curve.name);
   if (curve.points.empty()) return absl::StrCat(curve.name, ": nothing was reported yet\n");
   width = std::max(width, 8);
   height = std::max(height, 2);

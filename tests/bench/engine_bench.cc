@@ -161,6 +161,12 @@ class Case {
   const training::Graph& graph() const { return graph_; }
   const engine::Plan& plan() const { return *plan_; }
   bool kept() const { return batch_.kept != nullptr; }
+  // What training needs beside the plan: weights, gradient and a batch.
+  int64_t held_bytes() const {
+    return static_cast<int64_t>(sizeof(float) *
+                                    (images_.size() + weights_.size() + gradient_.size()) +
+                                sizeof(int32_t) * labels_.size());
+  }
   bool updates_itself() const { return group_ != nullptr; }
 
  private:
@@ -231,6 +237,7 @@ int Main(const Flags& flags) {
                          {"steps_per_run", steps},
                          {"gflops", gflops},
                          {"planned_bytes", c.plan().info().planned_bytes()},
+                         {"held_bytes", c.held_bytes()},
                          {"peak_bytes", PeakBytes()},
                          {"kernels", c.plan().info().kernels}});
     }

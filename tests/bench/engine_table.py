@@ -137,14 +137,17 @@ def threads_table(model, all_rows):
 
 
 def memory():
-    """Peak memory in bytes of a process that trains some steps with one thread: [peak, before the model, planned]."""
+    """Peak memory in bytes of a process that trains some steps with one thread: [peak, before the model, planned].
+
+    Planned, of Capstan, as in `capstan model describe --batch`: the plan, the weights and a gradient; and a batch.
+    """
     model, batch = MEMORY
 
     def run(command):
         return measure(command, model, batch, threads=1, runs=1, seconds=0.001)
 
     ours = run(engine_command())
-    rows = {'Capstan': [ours['peak_bytes'], 0, ours['planned_bytes']]}
+    rows = {'Capstan': [ours['peak_bytes'], 0, ours['planned_bytes'] + ours['held_bytes']]}
     for variant in torch_steps.VARIANTS:
         result = run(torch_command([variant]))
         rows[f'PyTorch, {variant}'] = [result['peak_bytes'], result['peak_bytes_before'], None]
@@ -158,8 +161,8 @@ def memory_table(rows):
     peak, _, planned = rows['Capstan']
     smallest = min(values[0] for name, values in rows.items() if name != 'Capstan')
     return lines + ['', f"Capstan's peak is {peak / smallest:.2f} of the smallest of PyTorch, and {peak / planned:.2f} of the "
-                    f'{planned / 2**20:,.0f} MiB that the plan names: arena and its own weights,',
-                    'not the weights, gradient and images that the program holds beside it. '
+                    f'{planned / 2**20:,.0f} MiB that are planned:',
+                    'the arena, the weights as the kernels read them, the weights, the gradient and a batch. '
                     'A compiled variant compiles in the same process, which counts.', '']
 
 

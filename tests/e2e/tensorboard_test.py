@@ -1,9 +1,12 @@
-"""`capstan metrics --tensorboard`: the file has the records that TensorBoard reads, with the numbers of -o json."""
+"""`capstan metrics --tensorboard` and `outputs.metrics.tensorboard`: the files have the records that TensorBoard reads, with the
+numbers of -o json."""
 
 import json
 import os
+import signal
 import struct
 import threading
+import time
 
 import services
 import support
@@ -93,6 +96,39 @@ class TensorBoardTest(services.ServicesTest):
         self.assertEqual([seconds for seconds, _, _ in events], sorted(seconds for seconds, _, _ in events))
         return losses
 
+    def event_files(self, job):
+        """Those that the coordinator has written beside the checkpoints."""
+        folder = json.loads(self.ok('describe', job, '-o', 'json').out)['resolved']['storage_path']
+        return sorted(os.path.join(folder, name) for name in os.listdir(folder) if 'tfevents' in name)
+
+    def test_a_job_that_asks_for_the_file(self):
+        self.start(workers=1, shards=1)
+        spec = support.job_spec(evaluation={'every': '1 epoch'}, outputs={'metrics': {'tensorboard': True}})
+        spec['training']['epochs'] = 60
+        job = self.submit(spec)
+        self.wait_for_step(job, 1)
+        self.wait_until(lambda: self.event_files(job), 30, 'the file')
+        time.sleep(1.1)  # a file is named after the second in which it begins
+        self.stop('coordinator', signal.SIGKILL)
+        self.start_plain_coordinator()  # begins a file of its own
+        self.ok('wait', job)
+        evaluations = json.loads(self.ok('metrics', job, '-o', 'json').out)['evaluations']
+
+        def events():
+            return [event for path in self.event_files(job) for event in events_of(path)]
+
+        self.wait_until(lambda: any(step == evaluations[-1]['step'] and 'validation_accuracy' in values for _, step, values in events()), 30,
+                        'the last evaluation')
+        self.assertEqual(len(self.event_files(job)), 2)
+        losses = [step for _, step, values in events() if 'loss' in values]
+        self.assertEqual(losses, sorted(set(losses)))
+        self.assertEqual(losses[-1], evaluations[-1]['step'])
+        measured = {point['step']: point['loss'] for point in json.loads(self.ok('metrics', job, '-o', 'json').out)['points']}
+        both = [(measured[step], values['loss']) for _, step, values in events() if 'loss' in values and step in measured]
+        self.assertGreater(len(both), 1)
+        for want, got in both:
+            self.assertAlmostEqual(got, want, delta=1e-6 * abs(want))
+
     def test_a_job_while_it_trains_and_after(self):
         self.start(workers=1, shards=1)
         spec = support.job_spec(evaluation={'every': '1 epoch'})
@@ -113,6 +149,7 @@ class TensorBoardTest(services.ServicesTest):
         whole = self.ok('metrics', job, '--tensorboard', 'once').out.strip()
         history = json.loads(self.ok('metrics', job, '-o', 'json').out)
         self.assertEqual(list(self.check(self.path(whole), job)), [point['step'] for point in history['points'] if point['loss'] is not None])
+        self.assertEqual(self.event_files(job), [])
         only = self.ok('metrics', job, '--tensorboard', 'only', '--name', 'loss').out.strip()
         self.assertEqual({tag for _, _, values in events_of(self.path(only)) for tag in values}, {'loss'})
 

@@ -1,4 +1,4 @@
-#include "client/tensorboard/event_file.h"
+#include "training/history/event_file.h"
 
 #include <bit>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "training/codec/crc32c.h"
 
-namespace capstan::client {
+namespace capstan::training {
 namespace {
 
 // Wire types of Protocol Buffers.
@@ -38,9 +38,7 @@ void PutBytes(std::string& out, int field, absl::string_view bytes) {
   absl::StrAppend(&out, bytes);
 }
 
-uint32_t Checksum(absl::string_view bytes) {
-  return std::rotr(training::Crc32c(bytes), 15) + 0xa282ead8;
-}
+uint32_t Checksum(absl::string_view bytes) { return std::rotr(Crc32c(bytes), 15) + 0xa282ead8; }
 
 std::string Record(absl::string_view event) {
   std::string record;
@@ -114,4 +112,4 @@ std::vector<ScalarEvent> EventsOf(const JobHistory& history, const std::vector<s
   return list;
 }
 
-}  // namespace capstan::client
+}  // namespace capstan::training

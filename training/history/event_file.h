@@ -3,8 +3,8 @@
 // A file is a sequence of records: the length (u64), its checksum, an Event message, its checksum.
 // Numbers are little-endian; a checksum is a CRC32C, rotated by 15 bits to the right, plus
 // 0xa282ead8 (u32). Sources: TensorFlow's record_writer.h, event.proto and summary.proto.
-#ifndef CAPSTAN_CLIENT_TENSORBOARD_EVENT_FILE_H_
-#define CAPSTAN_CLIENT_TENSORBOARD_EVENT_FILE_H_
+#ifndef CAPSTAN_TRAINING_HISTORY_EVENT_FILE_H_
+#define CAPSTAN_TRAINING_HISTORY_EVENT_FILE_H_
 
 #include <cstdint>
 #include <string>
@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "client/text/metrics_text.h"
+#include "training/history/job_history.h"
 
-namespace capstan::client {
+namespace capstan::training {
 
 // The first record of a file.
 std::string EventFileHead(double unix_seconds);
@@ -38,6 +38,6 @@ struct WrittenEvents {
 std::vector<ScalarEvent> EventsOf(const JobHistory& history, const std::vector<std::string>& names,
                                   WrittenEvents& written);
 
-}  // namespace capstan::client
+}  // namespace capstan::training
 
-#endif  // CAPSTAN_CLIENT_TENSORBOARD_EVENT_FILE_H_
+#endif  // CAPSTAN_TRAINING_HISTORY_EVENT_FILE_H_

@@ -1,4 +1,4 @@
-#include "client/tensorboard/event_file.h"
+#include "training/history/event_file.h"
 
 #include <string>
 
@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace capstan::client {
+namespace capstan::training {
 namespace {
 
 using testing::ElementsAre;
@@ -64,4 +64,4 @@ TEST(EventsOfTest, PointsAndEvaluationsByStep) {
 }
 
 }  // namespace
-}  // namespace capstan::client
+}  // namespace capstan::training
