@@ -227,6 +227,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"one_channel", 1, 1, 6, 12, 13, Square(5, 1, 0), 2},
         Case{"few_outputs", 1, 17, 3, 8, 7, Square(3, 1, 1), 2},
         Case{"depthwise", 11, 1, 1, 9, 7, Square(3, 2, 1), 2},
+        // Several groups to a piece, the last of which has fewer.
+        Case{"depthwise_small", 150, 1, 1, 4, 4, Square(3, 1, 1), 2},
+        Case{"depthwise_stride", 150, 1, 1, 4, 5, Square(3, 2, 1), 1},
+        // Several bands, and rows that are not a multiple of the places computed at a time.
+        Case{"depthwise_bands", 2, 1, 1, 31, 37, Square(3, 1, 1), 1},
+        Case{"depthwise_wide", 2, 1, 1, 9, 71, Square(5, 2, 2), 1},
         Case{"groups", 3, 5, 18, 8, 9, Square(3, 1, 1), 1},
         // Nothing reads some places between the kernel's steps.
         Case{"wide_steps", 1, 6, 19, 13, 14, Square(2, 3, 0), 1},

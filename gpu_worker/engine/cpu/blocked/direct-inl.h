@@ -50,9 +50,29 @@ HWY_INLINE void PlaceTiles(const PlaceProductsCall& call, int64_t first_output, 
   if (call.count - j == 1) PlaceTile<kOutputs, 1>(call, places + j, first_output, part);
 }
 
+// For an only output, e.g. of a depthwise convolution: more places instead of more outputs.
+HWY_INLINE void PlacesOfOne(const PlaceProductsCall& call, int part) {
+  const PlaceOffsets* const places = call.places;
+  int64_t j = 0;
+  for (; j + 8 <= call.count; j += 8) PlaceTile<1, 8>(call, places + j, 0, part);
+  if (call.count - j >= 4) {
+    PlaceTile<1, 4>(call, places + j, 0, part);
+    j += 4;
+  }
+  if (call.count - j >= 2) {
+    PlaceTile<1, 2>(call, places + j, 0, part);
+    j += 2;
+  }
+  if (call.count > j) PlaceTile<1, 1>(call, places + j, 0, part);
+}
+
 // Register use: 8 x 3 sums if there are 32 registers, else 4 x 3.
 void PlaceProducts(const PlaceProductsCall& call) {
   constexpr int kOutputs = kParts == 1 ? 8 : 4;
+  if (call.outputs == 1) {
+    for (int part = 0; part < kParts; ++part) PlacesOfOne(call, part);
+    return;
+  }
   for (int part = 0; part < kParts; ++part) {
     int64_t o = 0;
     for (; call.outputs - o > 4; o += kOutputs) PlaceTiles<kOutputs>(call, o, part);

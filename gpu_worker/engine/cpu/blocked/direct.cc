@@ -14,6 +14,9 @@ constexpr int64_t kMostFactors = 768;   // of an output, at a time
 constexpr int64_t kBandBytes = 384 << 10, kCopyBytes = 384 << 10;
 constexpr int64_t kMostOutputs = 512, kFewestOutputs = 64;  // of a piece
 constexpr int64_t kFewestPieces = 8;
+// Groups of one channel and one output, i.e. of depthwise convolutions: places of a piece, and the
+// bytes of x in a band, a share of an L1 cache.
+constexpr int64_t kDepthwisePlaces = 512, kDepthwiseCopyBytes = 24 << 10;
 
 // The rows or columns of a pass. Unit u reads `window` places of x, from u * x_step + x_shift on.
 struct Axis {
@@ -58,6 +61,7 @@ struct DirectPass {
 
   int64_t x_plane() const { return height * width * kSideBySide; }
   int64_t y_plane() const { return rows * columns * kSideBySide; }
+  bool depthwise() const { return channels == 1 && outputs == 1; }
 };
 
 DirectPass ForwardPass(const DirectConv& conv, const NodePlaces& places) {
@@ -144,7 +148,9 @@ class DirectKernel {
     const int64_t row_bytes =
         std::min(pass_.outputs, kMostOutputs) * down.y_step * pass_.columns * 64;
     const int64_t rows = blocks > 1 ? kBandBytes / row_bytes : kBandBytes;
-    const int64_t copied_rows = kCopyBytes / (channels_ * copied_columns_ * 64);
+    const int64_t copied_rows =
+        pass_.depthwise() ? std::max(kDepthwiseCopyBytes / (copied_columns_ * 64), 4 * down.window)
+                          : kCopyBytes / (channels_ * copied_columns_ * 64);
     band_ =
         std::clamp<int64_t>(std::min(rows, (copied_rows - down.window) / down.copied_step() + 1), 1,
                             down.last - down.first);
@@ -178,7 +184,7 @@ class DirectKernel {
          [self](const BatchRun& run, int64_t piece, char*) { self->Pack(run.weights, piece); }});
     to.push_back({channels_ * copied_plane_ * 4,
                   [self](const BatchRun& run) {
-                    return run.blocks * self->Bands() * self->pass_.groups * self->Cuts(run.blocks);
+                    return run.blocks * self->Bands() * self->GroupRuns() * self->Cuts(run.blocks);
                   },
                   [self](const BatchRun& run, int64_t piece, char* scratch) {
                     self->Run(run, piece, reinterpret_cast<float*>(scratch));
@@ -209,6 +215,12 @@ class DirectKernel {
   }
 
   int64_t Bands() const { return CeilDivide(pass_.axes[0].last - pass_.axes[0].first, band_); }
+  // Groups of one channel and one output have little work, so a piece has several.
+  int64_t GroupsOfPiece() const {
+    if (!pass_.depthwise()) return 1;
+    return std::clamp<int64_t>(kDepthwisePlaces / (pass_.rows * pass_.columns), 1, pass_.groups);
+  }
+  int64_t GroupRuns() const { return CeilDivide(pass_.groups, GroupsOfPiece()); }
   // Number of cuts of a group's outputs, so that there are enough pieces and none is too large.
   int64_t Cuts(int64_t blocks) const {
     const int64_t wanted = CeilDivide(kFewestPieces, blocks * Bands() * pass_.groups);
@@ -250,10 +262,25 @@ class DirectKernel {
   }
 
   void Run(const BatchRun& run, int64_t piece, float* copied) const {
-    const int64_t cuts = Cuts(run.blocks), cut = piece % cuts;
-    const int64_t group = piece / cuts % pass_.groups;
-    const int64_t band = piece / cuts / pass_.groups % Bands();
-    const int64_t block = piece / cuts / pass_.groups / Bands();
+    const int64_t cuts = Cuts(run.blocks);
+    const int64_t first = piece / cuts % GroupRuns() * GroupsOfPiece();
+    Place place;
+    place.cut = piece % cuts;
+    place.band = piece / cuts / GroupRuns() % Bands();
+    place.block = piece / cuts / GroupRuns() / Bands();
+    for (place.group = first; place.group < std::min(first + GroupsOfPiece(), pass_.groups);
+         ++place.group) {
+      RunGroup(run, place, copied);
+    }
+  }
+
+  struct Place {
+    int64_t block = 0, band = 0, group = 0, cut = 0;
+  };
+
+  void RunGroup(const BatchRun& run, const Place& place, float* copied) const {
+    const auto [block, band, group, cut] = place;
+    const int64_t cuts = Cuts(run.blocks);
     const int64_t first_run = runs_ * cut / cuts, last_run = runs_ * (cut + 1) / cuts;
     const int64_t unit = pass_.axes[0].first + band * band_;
     const int64_t units = std::min(band_, pass_.axes[0].last - unit);

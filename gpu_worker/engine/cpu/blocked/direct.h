@@ -5,7 +5,8 @@
 // cache while all outputs are computed from it. The gradient by the input is a convolution of the
 // gradient by the output with the kernel rotated by 180 degrees. With a stride, places of the input
 // fall into classes by their remainder. Each class meets only some of the kernel's places, and is a
-// convolution of stride 1 of its own.
+// convolution of stride 1 of its own. In depthwise convolutions, whose groups have one channel and
+// one output, a piece has several groups, and more places are computed at a time.
 //
 // The gradient by the weights is a product of matrices over places and samples. If a group has
 // enough outputs, outputs lie side by side; for that, the gradient by the output is transposed in

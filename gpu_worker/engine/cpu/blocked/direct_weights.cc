@@ -244,7 +244,9 @@ class SampleWeights {
         output_runs_(std::min(CeilDivide(kFewestWeightPieces, conv.groups * ChannelRuns()),
                               CeilDivide(conv.outputs, kTileOutputs))),
         outputs_(CeilDivide(conv.outputs, output_runs_)),
-        band_rows_(std::clamp<int64_t>(kBandPlaces / conv.columns, 1, conv.rows)),
+        band_rows_(std::clamp<int64_t>(
+            (conv.channels * conv.outputs == 1 ? kDepthwisePlaces : kBandPlaces) / conv.columns, 1,
+            conv.rows)),
         copied_columns_((conv.columns - 1) * conv.window.strides[1] + conv.reach(1)),
         copied_plane_(((band_rows_ - 1) * conv.window.strides[0] + conv.reach(0)) *
                       copied_columns_ * kSideBySide) {
@@ -268,7 +270,8 @@ class SampleWeights {
   }
 
  private:
-  static constexpr int64_t kBandPlaces = 64;
+  // A band of a depthwise convolution has more rows, because fewer are copied twice.
+  static constexpr int64_t kBandPlaces = 64, kDepthwisePlaces = 256;
 
   int64_t ChannelRuns() const { return CeilDivide(conv_.channels, channels_); }
 

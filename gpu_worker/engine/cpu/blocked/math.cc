@@ -140,6 +140,7 @@ void WeightSums(const WeightSumsCall& call) {
   if constexpr (kParts == 1) {
     if (call.tap_count == 5 && IsRow(call)) return WeightTiles<5, 5, true>(call, 0);
   }
+  if (call.tap_count == 9 && call.outputs == 1) return WeightTiles<1, 9>(call, 0);
   for (int64_t t = 0; t < call.tap_count; t += kTapsAtOnce) {
     switch (std::min<int64_t>(kTapsAtOnce, call.tap_count - t)) {
       case 1:
