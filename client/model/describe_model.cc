@@ -133,10 +133,10 @@ nlohmann::ordered_json ModelJson(const Graph& graph, const ModelMemory& memory) 
 std::vector<BuiltInModel> BuiltInModels() {
   std::vector<BuiltInModel> models;
   for (const absl::string_view name : training::ModelNames()) {
-    if (absl::StartsWith(name, "resnet")) {
-      models.push_back({name, {3, 224, 224}, 1000});
-    } else {
+    if (absl::StartsWith(name, "lenet") || name == "mlp") {
       models.push_back({name, {1, 28, 28}, 10});
+    } else {
+      models.push_back({name, {3, 224, 224}, 1000});
     }
   }
   return models;

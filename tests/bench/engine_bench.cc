@@ -71,13 +71,13 @@ int64_t PeakBytes() {
 }
 
 training::Shape InputShape(const std::string& model) {
-  if (model.rfind("resnet", 0) == 0) return {3, 32, 32};
-  return {1, 28, 28};
+  if (model.rfind("lenet", 0) == 0 || model == "mlp") return {1, 28, 28};
+  return {3, 32, 32};
 }
 
 // The default of a job (training/spec).
 int DefaultLanes(const std::string& device, const std::string& model, int64_t batch) {
-  if (device != "cpu" || model.rfind("resnet", 0) == 0) return 1;
+  if (device != "cpu" || training::ModelCouplesSamples(model)) return 1;
   int lanes = 8;
   while (lanes > 1 && batch < 16 * lanes) lanes /= 2;
   return lanes;

@@ -2,7 +2,8 @@
 
 from collections import OrderedDict
 
-INPUTS = {'lenet': (1, 28, 28), 'lenet_d2l': (1, 28, 28), 'resnet18_v1': (3, 32, 32)}
+INPUTS = {'lenet': (1, 28, 28), 'lenet_d2l': (1, 28, 28), 'resnet18_v1': (3, 32, 32), 'alexnet': (3, 32, 32), 'mobilenet_v1': (3, 32, 32),
+          'vgg16': (3, 32, 32)}
 
 
 def build(torch, name):
@@ -22,6 +23,10 @@ def build(torch, name):
             flatten=nn.Flatten(), fc1=nn.Linear(800, 128), relu3=relu(), fc2=nn.Linear(128, 10)))
     if name == 'resnet18_v1':
         return resnet18(torch)
+    if name in ('alexnet', 'vgg16'):
+        return deep_chain(torch, name)
+    if name == 'mobilenet_v1':
+        return mobilenet_v1(torch)
     raise ValueError(f'no model {name}, have {", ".join(INPUTS)}')
 
 
@@ -56,4 +61,53 @@ def resnet18(torch):
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode='fan_out', nonlinearity='relu')
+    return net
+
+
+def deep_chain(torch, name):
+    """torchvision's alexnet or vgg16, without dropout, as Capstan has them for images of 32 x 32."""
+    nn = torch.nn
+    features, inputs = [], 3
+    # Channels and kernel of a convolution; None: a pooling.
+    plan = ([(64, 3), None, (192, 5), None, (384, 3), (256, 3), (256, 3), None] if name == 'alexnet' else
+            [*[(64, 3)] * 2, None, *[(128, 3)] * 2, None, *[(256, 3)] * 3, None, *[(512, 3)] * 3, None, *[(512, 3)] * 3, None])
+    for layer in plan:
+        if layer is None:
+            features.append(nn.MaxPool2d(2))
+        else:
+            features += [nn.Conv2d(inputs, layer[0], layer[1], padding=layer[1] // 2), nn.ReLU(inplace=True)]
+            inputs = layer[0]
+    width, read = (1024, 256 * 4 * 4) if name == 'alexnet' else (512, 512)
+    dense = [nn.Linear(read, width), nn.ReLU(inplace=True)], [nn.Linear(width, width), nn.ReLU(inplace=True)], [nn.Linear(width, 10)]
+    drop = [nn.Identity()]
+    first, second, last = dense
+    classifier = [*drop, *first, *drop, *second, *last] if name == 'alexnet' else [*first, *drop, *second, *drop, *last]
+    return nn.Sequential(OrderedDict(features=nn.Sequential(*features), flatten=nn.Flatten(), classifier=nn.Sequential(*classifier)))
+
+
+def mobilenet_v1(torch):
+    """MobileNet (arXiv:1704.04861) with timm's names, Relu, and a stem of stride 1."""
+    nn = torch.nn
+
+    def conv(inputs, outputs, kernel, stride=1, groups=1):
+        return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
+
+    def block(inputs, outputs, stride):
+        return nn.Sequential(OrderedDict(
+            conv_dw=conv(inputs, inputs, 3, stride, inputs), bn1=nn.BatchNorm2d(inputs), relu1=nn.ReLU(inplace=True),
+            conv_pw=conv(inputs, outputs, 1), bn2=nn.BatchNorm2d(outputs), relu2=nn.ReLU(inplace=True)))
+
+    stages, inputs = [], 32
+    for stage, (blocks, outputs) in enumerate(((1, 64), (2, 128), (2, 256), (6, 512), (2, 1024))):
+        layers = []
+        for number in range(blocks):
+            layers.append(block(inputs, outputs, 2 if stage > 0 and number == 0 else 1))
+            inputs = outputs
+        stages.append(nn.Sequential(*layers))
+    net = nn.Sequential(OrderedDict(
+        conv_stem=conv(3, 32, 3), bn1=nn.BatchNorm2d(32), relu=nn.ReLU(inplace=True), blocks=nn.Sequential(*stages),
+        avgpool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), classifier=nn.Linear(1024, 10)))
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode='fan_in', nonlinearity='relu')
     return net

@@ -24,7 +24,10 @@ class ModelTest(support.TestCase):
         self.assertEqual(models['resnet50_v1']['parameters'], 25557032)
         self.assertEqual(models['lenet']['input'], [1, 28, 28])
         table = self.capstan('model', 'list').out
-        self.assertRegex(table, r'^MODEL +IMAGES +CLASSES +PARAMETERS +MFLOP +LAYERS\nlenet +\[1, 28, 28\] +10 +60170 +0\.4634 +LeNet ')
+        self.assertRegex(table, r'^MODEL +IMAGES +CLASSES +PARAMETERS +MFLOP +LAYERS\nalexnet +\[3, 224, 224\] +1000 +61100840 +1428 +AlexNet ')
+        self.assertRegex(table, r'\nlenet +\[1, 28, 28\] +10 +60170 +0\.4634 +LeNet ')
+        self.assertRegex(table, r'\nmobilenet_v1 +\[3, 224, 224\] +1000 +4231976 +1137 ')
+        self.assertRegex(table, r'\nvgg16 +\[3, 224, 224\] +1000 +138357544 +3\.094e\+04 +VGG-16')
 
     def test_describe(self):
         lenet = self.described('lenet')
@@ -50,7 +53,7 @@ class ModelTest(support.TestCase):
         graph = self.write('graph.yaml', json.dumps(support.job_spec(model={'graph': GRAPH})))
         wrong = self.write('wrong.yaml', json.dumps(support.job_spec(model={'name': 'lenet', 'depth': 3})))
         for args, text in (
-                (('nosuch', ), "'nosuch' is neither a file nor a model; the models are lenet, "),
+                (('nosuch', ), "'nosuch' is neither a file nor a model; the models are alexnet, "),
                 (('lenet', '--input', '28x28'), "--input '28x28', want CHANNELSxHEIGHTxWIDTH"),
                 (('lenet', '--input', '1x4x4'), 'conv1'),
                 (('lenet', '--num-classes', '1'), 'classes'),

@@ -8,6 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "training/graph/models_deep_chains.h"
+#include "training/graph/models_mobilenet.h"
 #include "training/graph/models_resnet.h"
 #include "training/ops/conv/conv.h"
 #include "training/ops/dropout/dropout.h"
@@ -127,7 +129,22 @@ std::vector<GraphNode> Resnet50V1(const ModelOptions& options, const Shape& inpu
   return ResnetNodes(resnet);
 }
 
+DeepChainOptions DeepChainOf(const ModelOptions& options, const Shape& input) {
+  return {input, HasLargeStem(input), options.num_classes, options.dropout};
+}
+std::vector<GraphNode> Alexnet(const ModelOptions& options, const Shape& input) {
+  return AlexnetNodes(DeepChainOf(options, input));
+}
+std::vector<GraphNode> Vgg16(const ModelOptions& options, const Shape& input) {
+  return Vgg16Nodes(DeepChainOf(options, input));
+}
+std::vector<GraphNode> MobilenetV1(const ModelOptions& options, const Shape& input) {
+  return MobilenetV1Nodes({HasLargeStem(input), options.num_classes, options.dropout});
+}
+
 constexpr Model kModels[] = {
+    {"alexnet", Alexnet,
+     "AlexNet as torchvision has it: five convolutions, max pooling, then dense layers"},
     {"lenet", ChainNodes<AddLenet>,
      "LeNet of Gluon's pages: convolutions 5x5 to 6 and 3x3 to 16 channels, max pooling, then "
      "120 and 84"},
@@ -135,10 +152,12 @@ constexpr Model kModels[] = {
      "LeNet of Dive into Deep Learning: convolutions 3x3 to 20 and 5x5 to 50 channels, average "
      "pooling, then 128"},
     {"mlp", ChainNodes<AddMlp>, "dense layers of 128 and 64, no convolutions"},
+    {"mobilenet_v1", MobilenetV1},
     {"resnet18_v1", Resnet18V1},
     {"resnet18_v2", Resnet18V2},
     {"resnet34_v1", Resnet34V1},
-    {"resnet50_v1", Resnet50V1}};
+    {"resnet50_v1", Resnet50V1},
+    {"vgg16", Vgg16, "VGG-16: 13 convolutions 3x3 to 64 up to 512 channels, then dense layers"}};
 
 }  // namespace
 
@@ -156,7 +175,8 @@ absl::string_view AboutModel(absl::string_view name) {
 }
 
 bool IsChainModel(absl::string_view name) {
-  return name == "lenet" || name == "lenet_d2l" || name == "mlp";
+  constexpr absl::string_view kChains[] = {"alexnet", "lenet", "lenet_d2l", "mlp", "vgg16"};
+  return std::find(std::begin(kChains), std::end(kChains), name) != std::end(kChains);
 }
 
 bool ModelCouplesSamples(absl::string_view name) {

@@ -26,6 +26,23 @@
 // no version 2; its names here are similar, and its last normalisation is bn_last. If a block
 // changes the shape, its shortcut is a convolution behind the block's first normalisation, as in
 // Gluon's. The input is not normalised, and the stem of small images is conv1 alone.
+//
+//   alexnet        five convolutions and three dense layers: 61 100 840 parameters for
+//                  [3, 224, 224] and 1000 classes (Krizhevsky 2014, arXiv:1404.5997)
+//   vgg16          13 convolutions 3x3 and three dense layers: 138 357 544 (configuration D of
+//                  Simonyan and Zisserman 2014, arXiv:1409.1556)
+//   mobilenet_v1   a stem and 13 blocks, each a depthwise convolution 3x3 and a convolution 1x1,
+//                  with normalisation and Relu behind each: 4 231 976 trained parameters (Howard et
+//                  al. 2017, arXiv:1704.04861, width 1)
+// alexnet and vgg16 have torchvision's names and shapes (features.0, classifier.6). They are chains.
+// The dense layers read what the convolutions leave, at most 6x6 places in alexnet and 7x7 in
+// vgg16. An average pooling of equal windows limits larger images to that. It is torchvision's
+// adaptive pooling if height and width of the places are multiples of 6 or 7. A pooling that would
+// leave nothing of an image is left out. For images below 64 rows, alexnet begins with 3x3 and
+// stride 1, its poolings are 2x2, and its dense layers have 1024 instead of 4096 numbers; those of
+// vgg16 have 512. mobilenet_v1 has timm's names (conv_stem bn1 blocks.0.0.conv_dw
+// blocks.0.0.conv_pw classifier). Its convolutions have no bias. The stem has stride 1 for images
+// below 64 rows, else 2.
 #ifndef CAPSTAN_TRAINING_GRAPH_MODELS_H_
 #define CAPSTAN_TRAINING_GRAPH_MODELS_H_
 
@@ -58,8 +75,9 @@ bool ModelCouplesSamples(absl::string_view name);
 bool IsChainOperator(absl::string_view op);
 
 // `dropout` above 0 is the ratio of a Dropout, the node `dropout` in front of the model's last
-// dense layer. The names and shapes of parameters do not change. The network is then no longer a
-// chain of the first seven operators.
+// dense layer. alexnet and vgg16 have two, `dropout` and `dropout2`, where torchvision has them: in
+// front of the first two dense layers of alexnet and of the last two of vgg16. The names and shapes
+// of parameters do not change. The network is then no longer a chain of the first seven operators.
 //
 // NotFound: no model has this name; the message lists the names. InvalidArgument: fewer than 2
 // classes, a dropout outside [0, 1), or an input shape that the layers do not accept; the message

@@ -37,6 +37,9 @@ struct ModelBits {
 };
 const std::vector<ModelBits>& Kept() {
   static const auto& kept = *new std::vector<ModelBits>{
+      {"alexnet",
+       {3, 32, 32},
+       {"2e9601534aa917a2", "c3b84ef3c11c5ff9", "4d760a6a09d2002c", "88f26c84c957f4be"}},
       {"lenet",
        {1, 28, 28},
        {"de618457a50514f0", "688ce5ae890b01fb", "28ea3d4bacea8b85", "1a19404dfc8a1416"}},
@@ -46,6 +49,9 @@ const std::vector<ModelBits>& Kept() {
       {"mlp",
        {1, 28, 28},
        {"3b1bbfd4f1d93bee", "15e3754f02ff85ea", "bca494b9b3101b4a", "bb54d33b9fbd3f22"}},
+      {"mobilenet_v1",
+       {3, 32, 32},
+       {"94df763504d57e88", "58ac79d9915a7ffd", "bb84ac11d8670cb2", "5256147eeee67db5"}},
       {"resnet18_v1",
        {3, 32, 32},
        {"d54ef5bb407b3429", "5b6329343da5d2b5", "c9ff7c99567b3466", "5e78229689184996"}},
@@ -58,6 +64,9 @@ const std::vector<ModelBits>& Kept() {
       {"resnet50_v1",
        {3, 32, 32},
        {"3ce04f0f8edf040e", "c019a3f76a471c71", "ebbe237569da5876", "1e81140a53194d2f"}},
+      {"vgg16",
+       {3, 32, 32},
+       {"9c4cdc92a20ec85c", "be51789c5e829e6e", "0c3312046b29be38", "a7f3296f2e14a8a3"}},
   };
   return kept;
 }

@@ -233,7 +233,7 @@ TEST(GraphOfAJobTest, GpusCarryOutChainsAlone) {
 
 TEST(GraphOfAJobTest, BatchNormalizationCouplesSamples) {
   for (const absl::string_view name : ModelNames()) {
-    const bool couples = absl::StartsWith(name, "resnet");
+    const bool couples = absl::StartsWith(name, "resnet") || name == "mobilenet_v1";
     job::v1::Model model;
     model.set_name(std::string(name));
     EXPECT_EQ(SampleCoupling(model), couples ? std::string(name) : "");
