@@ -15,8 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "training/spec/keys.h"
+#include "training/spec/layers.h"
 #include "training/spec/nearest.h"
 #include "training/spec/validate.h"
+#include "training/spec/yaml_attribute.h"
 
 namespace capstan::training::spec {
 namespace {
@@ -39,7 +41,6 @@ constexpr OtherKey kOtherKeys[] = {
     {"resources.cpus_per_worker", nullptr},
     {"resources.memory_per_worker", nullptr},
     {"resources.node_selector", nullptr},
-    {"model.layers", nullptr},
     {"kvstore.update_on_kvstore", "true"},
     {"kvstore.push_timeout", nullptr},
     {"evaluation.smaller_is_better", "false"},
@@ -52,27 +53,6 @@ constexpr OtherKey kOtherKeys[] = {
 
 std::string Join(absl::string_view path, absl::string_view key) {
   return path.empty() ? std::string(key) : absl::StrCat(path, ".", key);
-}
-
-const char* KindName(const YamlNode& node) {
-  switch (node.kind) {
-    case YamlNode::Kind::kNull:
-      return "nothing";
-    case YamlNode::Kind::kScalar:
-      return "a single value";
-    case YamlNode::Kind::kSequence:
-      return "a list";
-    case YamlNode::Kind::kMap:
-      return "a group of keys";
-  }
-  return "nothing";
-}
-
-bool IsTruth(absl::string_view text) { return text == "true" || text == "false"; }
-
-std::string Found(const YamlNode& node) {
-  if (node.kind != YamlNode::Kind::kScalar) return KindName(node);
-  return absl::StrCat("'", node.scalar.substr(0, 80), node.scalar.size() > 80 ? "..." : "", "'");
 }
 
 // The message for a number, true or false in quotes, which is a text. Empty if the value would be
@@ -95,6 +75,7 @@ class Binder {
                                " must be a group of keys, found ", Found(node)));
     }
     for (const YamlNode::Entry& entry : node.entries) BindEntry(entry, path, message);
+    if (path == "model") BindLayers(node, static_cast<job::v1::Model&>(message));
   }
 
   // The key was written, and neither it nor anything below it has an error.
@@ -151,9 +132,29 @@ class Binder {
     }
   }
 
+  // The rest of the group is bound. The list becomes a graph.
+  void BindLayers(const YamlNode& group, job::v1::Model& model) {
+    constexpr int64_t kDefaultClasses = 10;
+    for (const YamlNode::Entry& entry : group.entries) {
+      if (entry.key != "layers") continue;
+      for (const char* const other : {"name", "graph", "dropout"}) {
+        if (group.Find(other) == nullptr) continue;
+        return Fail(entry.mark, absl::StrCat("'", kLayersPath, "' and 'model.", other,
+                                             "' exclude each other: give one of them"));
+      }
+      if (group.Find("num_classes") != nullptr && !model.has_num_classes()) return;  // has an error
+      const size_t errors = errors_.size();
+      ReadLayers(entry.value, model.has_num_classes() ? model.num_classes() : kDefaultClasses,
+                 *model.mutable_graph(), errors_);
+      marks_[std::string(kLayersPath)] = marks_["model.graph"] = entry.mark;
+      if (errors_.size() == errors) sound_.insert(std::string(kLayersPath));
+    }
+  }
+
   // Handles a key that is not a field of `type`.
   void BindOther(const YamlNode::Entry& entry, absl::string_view path, const Descriptor* type) {
     const std::string full = Join(path, entry.key);
+    if (full == kLayersPath) return;  // needs the other keys of its group
     if (!absl::StrContains(entry.key, '.') && TakeOtherKey(entry, full)) return;
     FailUnknown(entry, path, type);
   }
@@ -186,6 +187,7 @@ class Binder {
       if (!path.empty() && !absl::ConsumePrefix(&rest, absl::StrCat(path, "."))) continue;
       names.push_back(std::string(rest.substr(0, rest.find('.'))));
     }
+    if (path == "model") names.push_back("layers");
     const std::string best = Nearest(entry.key, names);
     Fail(entry.mark,
          absl::StrCat("unknown field '", Join(path, entry.key.substr(0, 80)), "'",
@@ -276,7 +278,7 @@ class Binder {
       auto& attribute =
           static_cast<job::v1::Attribute&>(*message.GetReflection()->AddMessage(&message, field));
       attribute.set_name(entry.key);
-      if (!BindAttribute(entry.value, attribute)) {
+      if (!ReadAttribute(entry.value, attribute)) {
         Fail(entry.value.mark,
              absl::StrCat("'", Join(path, entry.key.substr(0, 80)),
                           "' must be a whole number, a number, true or false, a text or a list of "
@@ -284,38 +286,6 @@ class Binder {
                           Found(entry.value)));
       }
     }
-  }
-
-  // Judges by the form alone (keys.h).
-  static bool BindAttribute(const YamlNode& node, job::v1::Attribute& attribute) {
-    if (node.kind == YamlNode::Kind::kSequence) {
-      auto& values = *attribute.mutable_integers()->mutable_values();
-      for (const YamlNode& item : node.items) {
-        if (!IsWhole(item, *values.Add())) return false;
-      }
-      return true;
-    }
-    if (node.kind != YamlNode::Kind::kScalar) return false;
-    int64_t integer = 0;
-    double number = 0;
-    if (node.quoted || (!IsDecimal(node.scalar, false) && !IsTruth(node.scalar))) {
-      attribute.set_text(node.scalar);
-    } else if (!IsDecimal(node.scalar, false)) {
-      attribute.set_integer(node.scalar == "true" ? 1 : 0);
-    } else if (IsWhole(node, integer)) {
-      attribute.set_integer(integer);
-    } else if (!IsDecimal(node.scalar, true) && absl::SimpleAtod(node.scalar, &number) &&
-               std::isfinite(number)) {
-      attribute.set_number(number);
-    } else {
-      return false;
-    }
-    return true;
-  }
-
-  static bool IsWhole(const YamlNode& node, int64_t& value) {
-    return node.kind == YamlNode::Kind::kScalar && !node.quoted && IsDecimal(node.scalar, true) &&
-           absl::SimpleAtoi(node.scalar, &value);
   }
 
   void BindPeriodOrDuration(const YamlNode& node, const std::string& path, Message& message,
@@ -586,6 +556,7 @@ std::string FormatErrors(absl::string_view filename, const std::vector<FileError
 std::vector<KeyInfo> AllKeys() {
   std::vector<KeyInfo> out;
   CollectKeys(job::v1::JobSpec::descriptor(), "", out);
+  out.push_back({std::string(kLayersPath), true});
   for (const OtherKey& other : kOtherKeys) out.push_back({other.path, other.only != nullptr});
   return out;
 }
