@@ -92,7 +92,8 @@ std::unique_ptr<Device> OpenFake() {
 }
 
 // With lanes of `most` samples and of fewer.
-void StepsOfGraphAllocateNothing(Device& device, const training::Graph& graph, int64_t most) {
+void StepsOfGraphAllocateNothing(Device& device, const training::Graph& graph, int64_t most,
+                                 bool time_kernels = false) {
   const absl::StatusOr<training::FlatLayout> layout =
       training::FlatLayout::Create(training::TensorSpecs(graph));
   ASSERT_TRUE(layout.ok()) << layout.status();
@@ -100,6 +101,7 @@ void StepsOfGraphAllocateNothing(Device& device, const training::Graph& graph, i
   options.max_batch = most;
   options.max_lanes = 4;
   options.threads = 2;
+  options.time_kernels = time_kernels;
   absl::StatusOr<std::unique_ptr<Plan>> plan = device.Compile(graph, *layout, options);
   ASSERT_TRUE(plan.ok()) << plan.status();
   const std::vector<float> weights(layout->total_floats(), 0.01f);
@@ -156,6 +158,12 @@ TEST(AllocationTest, StepsOfOtherOperatorsAllocateNothing) {
                               {"loss", training::SoftmaxCrossEntropyLoss(), {6}}});
   ASSERT_TRUE(graph.ok()) << graph.status();
   StepsOfGraphAllocateNothing(*MakeCpuDevice({}), *graph, /*most=*/70);
+}
+
+TEST(AllocationTest, TimedStepsAllocateNothing) {
+  const absl::StatusOr<training::Graph> graph = training::MakeModel("lenet", 10, {1, 28, 28});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  StepsOfGraphAllocateNothing(*MakeCpuDevice({}), *graph, /*most=*/70, /*time_kernels=*/true);
 }
 
 // The host's part of a plug-in's step, on both sides of the ABI.

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/engine/cpu/blocked/graph_plan.h"
+#include "gpu_worker/engine/cpu/limits.h"
 #include "training/graph/tensors.h"
 
 namespace capstan::engine {
@@ -30,6 +31,10 @@ class CpuDevice : public Device {
     absl::StatusOr<std::vector<int64_t>> offsets = training::ParameterOffsets(graph, layout);
     if (!offsets.ok()) return offsets.status();
     return Named(GraphPlan::Create(graph, *offsets, layout.total_floats(), options, math_));
+  }
+
+  absl::StatusOr<DeviceLimits> MeasureLimits(int threads) override {
+    return MeasureCpuLimits(math_, threads);
   }
 
  private:

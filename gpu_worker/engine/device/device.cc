@@ -56,4 +56,9 @@ absl::StatusOr<std::unique_ptr<PlanGroup>> Device::MakeGroup(const std::vector<P
       absl::StrCat("device ", name(), ": its lanes are summed on the host"));
 }
 
+absl::StatusOr<DeviceLimits> Device::MeasureLimits(int) {
+  return absl::UnimplementedError(
+      absl::StrCat("device ", name(), ": only the limits of CPUs are measured"));
+}
+
 }  // namespace capstan::engine

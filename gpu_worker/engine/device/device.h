@@ -93,6 +93,21 @@ struct PlanOptions {
   bool deterministic = true;  // kernels by fixed rules; false permits a device to time them
   // Compile returns Unimplemented if the device does not support it.
   Precision precision = Precision::kFp32;
+  // Measures each kernel (Plan::kernel_times), at the cost of a clock reading per kernel and pass.
+  // No result depends on it. Compile returns Unimplemented if the device cannot do it.
+  bool time_kernels = false;
+};
+
+// Times of a kernel, which computes one node of the graph or a run of nodes.
+struct KernelTime {
+  std::string name;    // "conv1", or "conv1 to pool1"
+  std::string kernel;  // how it is computed: "direct, with pooling"
+  // Nodes of the graph. -1: the work in front of all nodes.
+  int first = -1, last = -1;
+  // By the clock, from the end of the kernel before it. Exactly 0: the kernel has nothing to do.
+  double load_seconds = 0;      // in the last LoadWeights
+  double forward_seconds = 0;   // in the last ComputeLane or ComputeLanes
+  double backward_seconds = 0;  // of the same call; that of the loss is part of its forward pass
 };
 
 // A step of the backward pass.
@@ -164,6 +179,10 @@ class Plan {
 
   virtual const PlanInfo& info() const = 0;
 
+  // In forward order: the batch's way into the device's layout, each kernel, the loss. Empty
+  // without PlanOptions::time_kernels. Valid as long as the plan; later calls change the times.
+  virtual absl::Span<const KernelTime> kernel_times() const { return {}; }
+
  protected:
   Plan() = default;
   static absl::Status CheckLanes(absl::Span<const SampleBatch> lanes,
@@ -178,6 +197,16 @@ struct GroupOptions;
 inline absl::Status Plan::KeepImages(const float*, int64_t, int64_t, int64_t) {
   return absl::UnimplementedError("images lie in the device's memory already");
 }
+
+// What a device can do at most, as it was measured.
+struct DeviceLimits {
+  std::string processor;        // its name, as the system says: "Intel(R) Xeon(R) Processor"
+  std::string instruction_set;  // of the kernels: "avx512"
+  // Operations of fused multiply-adds in float32 on numbers in registers; each counts as 2.
+  double flops_per_second = 0;
+  // Copied between two places in memory; each byte counts twice, as it is read and written.
+  double memory_bytes_per_second = 0;
+};
 
 class Device {
  public:
@@ -207,6 +236,11 @@ class Device {
   // Compile.
   virtual absl::StatusOr<std::unique_ptr<PlanGroup>> MakeGroup(const std::vector<Plan*>& plans,
                                                                const GroupOptions& options);
+
+  // Measures with `threads` threads, 1 to 1024, in about a second; the device should be idle.
+  // InvalidArgument: another number of threads. ResourceExhausted: no memory. Unimplemented, by
+  // name: the device cannot be measured.
+  virtual absl::StatusOr<DeviceLimits> MeasureLimits(int threads);
 
  protected:
   Device() = default;

@@ -239,6 +239,10 @@ class PluginDevice : public Device {
       return absl::InvalidArgumentError(
           absl::StrCat("threads: ", options.threads, ", want 1 to 1024"));
     }
+    if (options.time_kernels) {
+      return absl::UnimplementedError(
+          absl::StrCat("device ", name_, ": time_kernels: only CPU devices time their kernels"));
+    }
     const absl::StatusOr<SentGraph> sent = SentGraph::Of(graph, layout);
     if (!sent.ok()) return sent.status();
     capstan_compile_request request = {};

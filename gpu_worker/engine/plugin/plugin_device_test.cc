@@ -110,6 +110,20 @@ TEST_F(PluginDeviceTest, WhatIsNoPrecisionIsRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("precision: 4"));
 }
 
+TEST_F(PluginDeviceTest, KernelsAreNotTimedNorLimitsMeasured) {
+  const std::unique_ptr<Device> device = Open(1);
+  PlanOptions options;
+  options.time_kernels = true;
+  EXPECT_EQ(
+      device->Compile(graph_, layout_, options).status(),
+      absl::UnimplementedError("device cuda:1: time_kernels: only CPU devices time their kernels"));
+  EXPECT_EQ(device->MeasureLimits(1).status(),
+            absl::UnimplementedError("device cuda:1: only the limits of CPUs are measured"));
+  absl::StatusOr<std::unique_ptr<Plan>> plan = Compile(*device, 1);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE((*plan)->kernel_times().empty());
+}
+
 TEST_F(PluginDeviceTest, AGraphThatDrawsWantsIdsInTraining) {
   std::vector<training::GraphNode> nodes = graph_.nodes();
   training::GraphNode& relu = nodes[1];

@@ -183,8 +183,24 @@ absl::Status GraphPlan::Build(const std::vector<int64_t>& offsets, const PlanOpt
   loss_ = {0, by_block, [this](const BatchRun&, int64_t block, char*) { RunLoss(block); }};
   info_.block_samples = kSideBySide;
   info_.max_lanes = max_lanes_;
+  if (options.time_kernels) SetTimes();
   FindReadyPrefixes(offsets);
   return absl::OkStatus();
+}
+
+void GraphPlan::SetTimes() {
+  times_.push_back({"input", "layout"});
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const ProgramStep& step = program_.steps[i];
+    times_.push_back({NameOf(step), steps_[i].kernel, step.first, step.last});
+  }
+  times_.push_back({graph_.nodes()[graph_.loss()].name, "loss", graph_.loss(), graph_.loss()});
+}
+
+void GraphPlan::Lap(size_t kernel, double KernelTime::*part) {
+  const double now = Seconds();
+  times_[kernel].*part = now - lap_;
+  lap_ = now;
 }
 
 // Skips the first `elements` numbers of the images.
@@ -323,11 +339,15 @@ void GraphPlan::RunShares(int worker) {
 }
 
 absl::Status GraphPlan::LoadWeights(const float* weights) {
+  const bool timed = !times_.empty();
+  if (timed) lap_ = Seconds();
   std::memcpy(weights_.get(), weights, static_cast<size_t>(total_floats_) * sizeof(float));
   run_ = BatchRun();
   run_.weights = reinterpret_cast<const float*>(weights_.get());
-  for (const NodePhases& step : steps_) {
-    RunPhases(step.load);
+  if (timed) Lap(0, &KernelTime::load_seconds);
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    RunPhases(steps_[i].load);
+    if (timed && !steps_[i].load.empty()) Lap(i + 1, &KernelTime::load_seconds);
   }
   weights_loaded_ = true;
   return absl::OkStatus();
@@ -363,9 +383,12 @@ void GraphPlan::SetBatch(absl::Span<const SampleBatch> lanes, bool training) {
 }
 
 void GraphPlan::Forward() {
+  const bool timed = !times_.empty() && run_.samples.training;
   RunJoined(absl::MakeConstSpan(&images_, 1));
-  for (const NodePhases& step : steps_) {
-    RunPhases(step.forward);
+  if (timed) Lap(0, &KernelTime::forward_seconds);
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    RunPhases(steps_[i].forward);
+    if (timed && !steps_[i].forward.empty()) Lap(i + 1, &KernelTime::forward_seconds);
   }
 }
 
@@ -452,7 +475,8 @@ absl::Status GraphPlan::ComputeLanes(absl::Span<const SampleBatch> lanes, double
     }
   }
   if (!status.ok()) return status;
-  const double begin = Seconds();
+  const bool timed = !times_.empty();
+  const double begin = lap_ = Seconds();
   SetBatch(lanes, /*training=*/true);
   run_.loss_scale = loss_scale;
   run_.gradient = gradient;
@@ -460,8 +484,10 @@ absl::Status GraphPlan::ComputeLanes(absl::Span<const SampleBatch> lanes, double
   Forward();
   RunJoined(absl::MakeConstSpan(&loss_, 1));
   const double forward_end = Seconds();
-  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
-    RunPhases(step->backward);
+  if (timed) Lap(steps_.size() + 1, &KernelTime::forward_seconds);
+  for (size_t i = steps_.size(); i-- > 0;) {
+    RunPhases(steps_[i].backward);
+    if (timed && !steps_[i].backward.empty()) Lap(i + 1, &KernelTime::backward_seconds);
   }
   const double whole = Seconds() - begin;
   for (size_t i = 0; i < lanes.size(); ++i) {

@@ -38,6 +38,7 @@ class GraphPlan : public Plan {
   absl::Status Predict(const SampleBatch& batch, float* logits) override;
   bool takes_bytes() const override { return true; }
   const PlanInfo& info() const override { return info_; }
+  absl::Span<const KernelTime> kernel_times() const override { return times_; }
 
  private:
   GraphPlan(const training::Graph& graph, int64_t total_floats, const PlanOptions& options,
@@ -49,6 +50,7 @@ class GraphPlan : public Plan {
   NodePlaces PlacesOf(const ProgramStep& step, const std::vector<int64_t>& offsets) const;
   std::string NameOf(const ProgramStep& step) const;
   void FindReadyPrefixes(const std::vector<int64_t>& offsets);
+  void SetTimes();
   absl::Status CheckBatch(const SampleBatch& batch, bool labels, int64_t most) const;
   // Places the lanes one after the other in the blocks.
   void SetBatch(absl::Span<const SampleBatch> lanes, bool training);
@@ -67,6 +69,8 @@ class GraphPlan : public Plan {
   void RunShares(int worker);
   // Computes one block of the loss: its sums, and in training the gradient by the logits.
   void RunLoss(int64_t block);
+  // Where kernels are timed: sets `part` of a kernel to the time since the last lap.
+  void Lap(size_t kernel, double KernelTime::*part);
   // Adds the sums of the lane's blocks in order.
   void AddSums(const LaneBlocks& lane, LaneResult& result) const;
 
@@ -90,6 +94,9 @@ class GraphPlan : public Plan {
   std::vector<AlignedBytes> scratch_;  // by thread
   std::unique_ptr<ThreadPool> pool_;
   bool weights_loaded_ = false;
+  // The images, steps_ and the loss. Empty: kernels are not timed.
+  std::vector<KernelTime> times_;
+  double lap_ = 0;  // the end of the last lap, in seconds
 
   // The current batch.
   BatchRun run_;
