@@ -292,6 +292,7 @@ void AddBench(Command parent, Action& slot) {
              return Bench(*options, context);
            },
            {.verbose = true});
+  AddBenchStep(group, slot);
 }
 
 }  // namespace capstan::client

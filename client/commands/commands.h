@@ -34,7 +34,10 @@ void AddPage(Command parent, Action& slot);        // page
 void AddBackup(Command parent, Action& slot);      // backup, restore
 void AddModel(Command parent, Action& slot);       // model list, describe, export
 void AddPredict(Command parent, Action& slot);     // predict
-void AddBench(Command parent, Action& slot);       // bench kvstore
+void AddBench(Command parent, Action& slot);       // bench kvstore, step
+
+// Adds step to `bench`.
+void AddBenchStep(Command group, Action& slot);
 
 // Adds export, download and delete to `checkpoint`.
 void AddCheckpointFiles(Command group, Action& slot);

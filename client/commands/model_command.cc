@@ -2,7 +2,6 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,8 +11,8 @@
 #include "client/checkpoint_weights.h"
 #include "client/commands/commands.h"
 #include "client/commands/look.h"
+#include "client/commands/network.h"
 #include "client/job_name.h"
-#include "client/job_source.h"
 #include "client/model/describe_model.h"
 #include "client/model/onnx_file.h"
 #include "client/text/text_table.h"
@@ -24,8 +23,6 @@
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
 #include "training/onnx/write_onnx.h"
-#include "training/spec/graph_message.h"
-#include "training/spec/resolve.h"
 
 namespace capstan::client {
 namespace {
@@ -55,41 +52,15 @@ ExitCode ListModels(const Console& console) {
 
 struct DescribeFlags {
   std::string model;  // a built-in name, a job file or an ONNX file
-  std::optional<std::string> input;
-  std::optional<int> num_classes;
+  NetworkFlags network;
   int batch = 0;
 };
 
-absl::StatusOr<training::Graph> BuiltIn(const BuiltInModel& model, const DescribeFlags& flags,
-                                        double dropout = 0) {
-  training::Shape input = model.input;
-  if (flags.input.has_value()) {
-    auto shape = ParseImageShape(*flags.input);
-    if (!shape.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--input ", shape.status().message()));
-    }
-    input = *std::move(shape);
-  }
-  return training::MakeModel(model.name, flags.num_classes.value_or(model.num_classes), input,
-                             dropout);
-}
-
-absl::StatusOr<training::Graph> OfOnnxFile(const DescribeFlags& flags, ImportNotes& notes) {
-  if (flags.input.has_value() || flags.num_classes.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flags.input.has_value() ? "--input" : "--num-classes",
-                     " would do nothing: an ONNX file says it"));
-  }
-  auto onnx = ReadOnnxFile(flags.model);
-  if (!onnx.ok()) return onnx.status();
-  notes = {onnx->model.final_activation, onnx->model.shared_weights};
-  return std::move(onnx->graph);
-}
-
-// The network of a job file. With --input, its data set need not be on this host.
-absl::StatusOr<training::Graph> OfJobFile(const DescribeFlags& flags, const Console& console) {
+absl::StatusOr<Network> FindNetwork(const DescribeFlags& flags, const Console& console) {
+  if (IsBuiltInModel(flags.model)) return BuiltInNetwork(flags.model, flags.network);
   std::error_code error;
-  if (flags.model != "-" && !std::filesystem::exists(flags.model, error)) {
+  if (!IsOnnxFile(flags.model) && flags.model != "-" &&
+      !std::filesystem::exists(flags.model, error)) {
     std::string names;
     for (const absl::string_view name : training::ModelNames()) {
       absl::StrAppend(&names, names.empty() ? "" : ", ", name);
@@ -97,40 +68,7 @@ absl::StatusOr<training::Graph> OfJobFile(const DescribeFlags& flags, const Cons
     return absl::NotFoundError(
         absl::StrCat("'", flags.model, "' is neither a file nor a model; the models are ", names));
   }
-  JobPlaces places;
-  JobSource source;
-  source.file = flags.model;
-  if (flags.num_classes.has_value()) {
-    source.sets.push_back(absl::StrCat("model.num_classes=", *flags.num_classes));
-  }
-  const auto spec = LoadJob(source, console, places);
-  if (!spec.ok()) return spec.status();
-  if (!flags.input.has_value()) {
-    const auto resolved = ResolveHere(*spec);
-    if (!resolved.ok()) {
-      if (!absl::IsNotFound(resolved.status())) return resolved.status();
-      return absl::NotFoundError(absl::StrCat("the data is not on this host, so give --input: ",
-                                              resolved.status().message()));
-    }
-    return training::spec::MakeGraph(*resolved);
-  }
-  const job::v1::Model& model = spec->model();
-  if (!model.has_graph()) {
-    return BuiltIn({model.name(), {}, model.has_num_classes() ? model.num_classes() : 10}, flags,
-                   model.dropout());
-  }
-  auto shape = ParseImageShape(*flags.input);
-  if (!shape.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--input ", shape.status().message()));
-  }
-  auto graph = training::spec::GraphOf(model.graph(), *shape);
-  const int64_t classes = model.has_num_classes() ? model.num_classes() : 10;
-  if (graph.ok() && graph->num_classes() != classes) {
-    return absl::InvalidArgumentError(absl::StrCat("'model.graph' is refused: its loss reads ",
-                                                   graph->num_classes(),
-                                                   " numbers, 'model.num_classes' is ", classes));
-  }
-  return graph;
+  return NetworkOfFile(flags.model, flags.network, console);
 }
 
 absl::StatusOr<ModelMemory> PlanMemory(const training::Graph& graph, int batch) {
@@ -149,18 +87,11 @@ absl::StatusOr<ModelMemory> PlanMemory(const training::Graph& graph, int batch) 
 }
 
 ExitCode DescribeModel(const DescribeFlags& flags, const Console& console) {
-  ImportNotes notes;
-  absl::StatusOr<training::Graph> graph = absl::NotFoundError("");
-  for (const BuiltInModel& model : BuiltInModels()) {
-    if (model.name == flags.model) graph = BuiltIn(model, flags);
-  }
-  if (absl::IsNotFound(graph.status())) {
-    graph = IsOnnxFile(flags.model) ? OfOnnxFile(flags, notes) : OfJobFile(flags, console);
-  }
+  const absl::StatusOr<Network> network = FindNetwork(flags, console);
   ModelMemory memory;
-  absl::Status status = graph.status();
+  absl::Status status = network.status();
   if (status.ok() && flags.batch > 0) {
-    const auto planned = PlanMemory(*graph, flags.batch);
+    const auto planned = PlanMemory(network->graph, flags.batch);
     status = planned.status();
     if (status.ok()) memory = *planned;
   }
@@ -170,11 +101,12 @@ ExitCode DescribeModel(const DescribeFlags& flags, const Console& console) {
     }
     return kExitUsage;
   }
-  console.Note(NotesText(notes));
+  console.Note(NotesText(network->notes));
   // A file's name may be no UTF-8.
   constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
-  console.Out(console.json() ? ModelJson(*graph, memory).dump(-1, ' ', false, kReplace) + "\n"
-                             : ModelText(*graph, memory, console.stdout_tty ? console.width : 0));
+  console.Out(console.json()
+                  ? ModelJson(network->graph, memory).dump(-1, ' ', false, kReplace) + "\n"
+                  : ModelText(network->graph, memory, console.stdout_tty ? console.width : 0));
   return kExitDone;
 }
 
@@ -236,9 +168,9 @@ void AddModel(Command parent, Action& slot) {
   Command describe = group.Sub("describe", "a line for each node of a network, and its sums");
   describe.Add("MODEL", flags->model, "name of a built-in model, a job file or an ONNX file")
       .Required();
-  describe.Add("--input", flags->input,
+  describe.Add("--input", flags->network.input,
                "images of a sample, as 3x32x32; default those of the job's data set");
-  describe.Add("--num-classes", flags->num_classes, "default those of the job file");
+  describe.Add("--num-classes", flags->network.num_classes, "default those of the job file");
   describe
       .Add("--batch", flags->batch,
            "also the memory of training on so many samples at a time, for which it is allocated")
