@@ -1,6 +1,8 @@
 #include "gpu_worker/data/data_path.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -25,17 +27,18 @@ absl::Status Escapes(absl::string_view path) {
 }
 
 // Opens an absolute or relative path by the rules of the header. The caller handles NotFound.
-absl::StatusOr<int> OpenPath(const std::string& path, const std::vector<std::string>& roots) {
+absl::StatusOr<int> OpenPath(const std::string& path, const std::vector<std::string>& roots,
+                             int flags = kOpenFlags) {
   int file = -1;
   if (roots.empty()) {
-    file = ::open(path.c_str(), kOpenFlags);
+    file = ::open(path.c_str(), flags);
   } else {
     bool inside = false;
     for (const std::string& root : roots) {
       const std::optional<std::string> below = services::PathBelow(path, root);
       if (!below.has_value()) continue;
       inside = true;
-      file = services::OpenBeneath(root, *below, kOpenFlags);
+      file = services::OpenBeneath(root, *below, flags);
       if (file >= 0) break;
       if (errno == EXDEV || errno == ELOOP) return Escapes(path);
     }
@@ -87,6 +90,33 @@ absl::StatusOr<std::unique_ptr<ByteSource>> OpenDataPath(const std::string& path
   absl::StatusOr<int> file = OpenPath(path, roots);
   if (!file.ok()) return file.status();
   return FileSource(path, *file);
+}
+
+absl::Status ListDataFolder(const std::string& path, const std::vector<std::string>& roots,
+                            const VisitEntry& visit) {
+  absl::StatusOr<int> file = OpenPath(path, roots, kOpenFlags | O_DIRECTORY);
+  if (!file.ok()) return file.status();
+  const auto failed = [&path](int error) {
+    return DataMissing(absl::StatusCode::kDataLoss, absl::StrCat(path, ": ", strerror(error)));
+  };
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::fdopendir(*file), ::closedir);
+  if (folder == nullptr) {
+    const int error = errno;
+    ::close(*file);
+    return failed(error);
+  }
+  for (;;) {
+    errno = 0;
+    const struct dirent* const entry = ::readdir(folder.get());
+    if (entry == nullptr && errno != 0) return failed(errno);
+    if (entry == nullptr) return absl::OkStatus();
+    if (entry->d_name[0] == '.') continue;
+    const FolderEntry kind = entry->d_type == DT_REG   ? FolderEntry::kFile
+                             : entry->d_type == DT_DIR ? FolderEntry::kFolder
+                                                       : FolderEntry::kOther;
+    absl::Status status = visit(entry->d_name, kind);
+    if (!status.ok()) return status;
+  }
 }
 
 }  // namespace capstan::data

@@ -5,10 +5,12 @@
 #ifndef CAPSTAN_GPU_WORKER_DATA_DATA_PATH_H_
 #define CAPSTAN_GPU_WORKER_DATA_DATA_PATH_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "gpu_worker/data/byte_source.h"
@@ -33,6 +35,16 @@ absl::StatusOr<std::unique_ptr<ByteSource>> OpenDataFile(const std::string& fold
 // Opens the file at `path` itself, with the same rules and errors.
 absl::StatusOr<std::unique_ptr<ByteSource>> OpenDataPath(const std::string& path,
                                                          const std::vector<std::string>& roots);
+
+// What `visit` is told of an entry of a folder. A link is kOther, wherever it leads.
+enum class FolderEntry { kFile, kFolder, kOther };
+using VisitEntry = std::function<absl::Status(absl::string_view name, FolderEntry kind)>;
+
+// Calls `visit` for each entry of the folder at `path`, except those whose names begin with a dot,
+// in no order, until it returns an error, which is then the result. Rules and errors as above;
+// NotFound: also if it is no folder.
+absl::Status ListDataFolder(const std::string& path, const std::vector<std::string>& roots,
+                            const VisitEntry& visit);
 
 }  // namespace capstan::data
 

@@ -1,7 +1,6 @@
 #include "gpu_worker/data/dataset.h"
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
 #include <new>
 #include <optional>
@@ -19,41 +18,18 @@
 namespace capstan::data {
 namespace {
 
-// Draws an image when it is first read and keeps its bytes, because every epoch reads it again. A
-// worker that owns some lanes draws little more than their images.
 class SyntheticImages final : public ImageBytes {
  public:
-  // Keeps nothing if `kept` is null.
-  SyntheticImages(const SyntheticDigits& digits, std::unique_ptr<uint8_t[]> kept,
-                  std::unique_ptr<std::atomic<uint8_t>[]> states)
-      : digits_(digits), kept_(std::move(kept)), states_(std::move(states)) {}
+  explicit SyntheticImages(const SyntheticDigits& digits) : digits_(digits) {}
 
   absl::StatusOr<const uint8_t*> Image(int64_t index, uint8_t* scratch) const override {
-    if (kept_ == nullptr) {
-      digits_.Draw(index, scratch);
-      return scratch;
-    }
-    uint8_t* const place = &kept_[index * SyntheticDigits::kPixels];
-    std::atomic<uint8_t>& state = states_[index];
-    uint8_t seen = state.load(std::memory_order_acquire);
-    if (seen == kKept) return place;
-    if (seen == kAbsent && state.compare_exchange_strong(seen, kBeingDrawn)) {
-      digits_.Draw(index, place);
-      state.store(kKept, std::memory_order_release);
-      return place;
-    }
-    // Another thread is drawing the same image.
     digits_.Draw(index, scratch);
     return scratch;
   }
   int32_t Label(int64_t index) const override { return digits_.Label(index); }
 
  private:
-  enum State : uint8_t { kAbsent, kBeingDrawn, kKept };
-
   const SyntheticDigits digits_;
-  const std::unique_ptr<uint8_t[]> kept_;
-  const std::unique_ptr<std::atomic<uint8_t>[]> states_;
 };
 
 class TransformedDataset final : public Dataset {
@@ -234,7 +210,10 @@ absl::Status CheckRange(const char* name, int64_t got, int64_t low, int64_t high
 
 bool IsTable(Format format) { return format == Format::kCsv || format == Format::kLibsvm; }
 
-absl::Status CheckTableOptions(const DatasetOptions& options) {
+bool HasPictures(Format format) { return format == Format::kImageFolder || format == Format::kRec; }
+
+// Of the formats that have data.shape or names of files.
+absl::Status CheckShapeAndFiles(const DatasetOptions& options) {
   const ImageShape& shape = options.shape;
   if (shape != ImageShape{}) {
     for (const int64_t side : {shape.channels, shape.height, shape.width}) {
@@ -244,6 +223,10 @@ absl::Status CheckTableOptions(const DatasetOptions& options) {
     absl::Status status =
         CheckRange("the product of data.shape", shape.size(), 1, kMaxSampleFeatures);
     if (!status.ok()) return status;
+  }
+  if (HasPictures(options.format) && shape != ImageShape{} && shape.channels != 1 &&
+      shape.channels != 3) {
+    return InvalidSpec(absl::StrCat("data.shape has ", shape.channels, " channels, want 1 or 3"));
   }
   if (options.features != 0) {
     absl::Status status = CheckRange("data.features", options.features, 1, kMaxSampleFeatures);
@@ -266,7 +249,7 @@ absl::Status CheckOptions(const DatasetOptions& options) {
     return InvalidSpec(
         absl::StrCat("num_classes is ", options.num_classes, ", cifar10_bin has ", kCifarClasses));
   }
-  if (IsTable(options.format)) return CheckTableOptions(options);
+  if (IsTable(options.format) || HasPictures(options.format)) return CheckShapeAndFiles(options);
   if (options.format != Format::kSyntheticDigits) return status;
   status = CheckRange("data.train_samples", options.train_samples, 1, kMaxSyntheticSamples);
   if (status.ok()) {
@@ -286,17 +269,12 @@ DatasetInfo SyntheticInfo(const DatasetOptions& options, Split split) {
 
 std::unique_ptr<Dataset> OpenSynthetic(const DatasetOptions& options, Split split) {
   const DatasetInfo info = SyntheticInfo(options, split);
-  std::unique_ptr<uint8_t[]> kept;
-  std::unique_ptr<std::atomic<uint8_t>[]> states;
-  // Without memory the images are drawn each time. This is slower, but never refused.
+  std::unique_ptr<ImageBytes> images = std::make_unique<SyntheticImages>(
+      SyntheticDigits(options.seed, static_cast<uint32_t>(split)));
   if (info.count * (SyntheticDigits::kPixels + 1) <= options.memory_limit_bytes) {
-    kept.reset(new (std::nothrow) uint8_t[info.count * SyntheticDigits::kPixels]);
-    states.reset(new (std::nothrow) std::atomic<uint8_t>[info.count]());
-    if (states == nullptr) kept.reset();
+    images = KeepImages(std::move(images), info.count, SyntheticDigits::kPixels);
   }
-  return MakeByteDataset(info, std::make_unique<SyntheticImages>(
-                                   SyntheticDigits(options.seed, static_cast<uint32_t>(split)),
-                                   std::move(kept), std::move(states)));
+  return MakeByteDataset(info, std::move(images));
 }
 
 // Opens a split before any transform.
@@ -304,6 +282,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenPlain(const DatasetOptions& options
   if (options.format == Format::kSyntheticDigits) return OpenSynthetic(options, split);
   if (options.format == Format::kNpz) return OpenNpz(options, split);
   if (IsTable(options.format)) return OpenTable(options, split);
+  if (HasPictures(options.format)) return OpenPictures(options, split);
   if (options.format == Format::kCifar10Bin) {
     absl::StatusOr<CifarSplit> images = OpenCifarSplit(options, split, /*keep_pixels=*/true);
     if (!images.ok()) return images.status();
@@ -335,7 +314,8 @@ std::optional<Format> FormatNamed(absl::string_view name) {
   constexpr std::pair<absl::string_view, Format> kFormats[] = {
       {"idx", Format::kIdx},       {"cifar10_bin", Format::kCifar10Bin},
       {"npz", Format::kNpz},       {"csv", Format::kCsv},
-      {"libsvm", Format::kLibsvm}, {"synthetic_digits", Format::kSyntheticDigits}};
+      {"libsvm", Format::kLibsvm}, {"image_folder", Format::kImageFolder},
+      {"rec", Format::kRec},       {"synthetic_digits", Format::kSyntheticDigits}};
   for (const auto& [known, format] : kFormats) {
     if (known == name) return format;
   }
@@ -370,6 +350,7 @@ absl::StatusOr<DatasetProbe> ProbeDataset(const DatasetOptions& options) {
   }
   if (options.format == Format::kNpz) return ProbeNpz(options);
   if (IsTable(options.format)) return ProbeTable(options);
+  if (HasPictures(options.format)) return ProbePictures(options);
   if (options.format == Format::kCifar10Bin) {
     for (const Split split : {Split::kTrain, Split::kTest}) {
       absl::StatusOr<CifarSplit> images = OpenCifarSplit(options, split, /*keep_pixels=*/false);

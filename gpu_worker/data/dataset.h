@@ -10,6 +10,9 @@
 // read a folder with a training and a test file, which may also be packed. Their numbers, and
 // floats of npz, are not scaled. A sample without rows and columns is an image of 1 x 1 x F.
 //
+// `image_folder` (image_folder.h) and `rec` (record_io.h) have JPEG and PNG files. Each is
+// decoded to bytes when it is read, and brought to one size (picture.h).
+//
 // Small sets are held in memory, as bytes or floats. The plain files of a larger set stay on the
 // disk, and each image is read when it is needed, so such a set may be larger than memory. Labels
 // are always held. Packed files are unpacked into memory, or refused if they are too large. So are
@@ -35,7 +38,7 @@
 
 namespace capstan::data {
 
-enum class Format { kIdx, kCifar10Bin, kNpz, kCsv, kLibsvm, kSyntheticDigits };
+enum class Format { kIdx, kCifar10Bin, kNpz, kCsv, kLibsvm, kImageFolder, kRec, kSyntheticDigits };
 enum class Split { kTrain = 0, kTest = 1 };  // the numbers go into synthetic images
 
 // The format that `data.format` names, or nothing.
@@ -55,9 +58,11 @@ struct DatasetOptions {
   uint64_t seed = 0;              // for synthetic images and random transforms
   int64_t train_samples = 60000;  // kSyntheticDigits, as the next one: 1 .. kMaxSyntheticSamples
   int64_t test_samples = 10000;
-  // kCsv and kLibsvm. A shape's product is the number of features; {}: 1 x 1 x F.
+  // kCsv and kLibsvm: a shape's product is the number of features; {}: 1 x 1 x F. kImageFolder and
+  // kRec: the size that each image is brought to, 1 or 3 channels; {}: 3 x 224 x 224.
   ImageShape shape;
-  std::string train_file, test_file;  // in the folder; empty: train.csv, train.libsvm and so on
+  // In the folder, for kCsv, kLibsvm and kRec; empty: train.csv, train.libsvm, train.rec and so on.
+  std::string train_file, test_file;
   std::string label_column = "0";     // kCsv: an index, -1 for the last one, or a name
   int64_t features = 0;               // kLibsvm; 0: the shape's, or the highest index of both files
   std::vector<Transform> transforms;  // in this order; the test set as in evaluation
@@ -119,12 +124,14 @@ struct DatasetProbe {
   DatasetInfo test;
 };
 
-// What OpenDataset would say of both splits, before any transform. For `idx` and `npz` it reads only
-// the images' headers and the labels, which is cheap enough for a plan. Only OpenDataset finds
-// damage inside the images. `cifar10_bin` has its labels between the images, so everything is read:
-// 0.1 s for plain files, and one to two seconds for each .xz. Tables are parsed as a whole. Errors as
-// above. It is also InvalidSpec if the two splits have images of different sizes, or if the headers
-// of CSV files differ.
+// What OpenDataset would say of both splits, before any transform. For `idx` and `npz` it reads
+// only the images' headers and the labels, which is cheap enough for a plan. Only OpenDataset
+// finds damage inside the images. Of `image_folder` it reads the names and the first image of
+// each split; of `rec` the index, or without one the headers of all records, and the first image.
+// `cifar10_bin` has its labels between the images, so everything is read: 0.1 s for plain files,
+// and one to two seconds for each .xz. Tables are parsed as a whole. Errors as above. It is also
+// InvalidSpec if the two splits have images of different sizes, or if the headers of CSV files
+// differ.
 absl::StatusOr<DatasetProbe> ProbeDataset(const DatasetOptions& options);
 
 }  // namespace capstan::data

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <new>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -81,6 +83,39 @@ class FloatDataset final : public Dataset {
   const std::unique_ptr<ImageFloats> images_;
 };
 
+class KeptImages final : public ImageBytes {
+ public:
+  KeptImages(std::unique_ptr<ImageBytes> source, int64_t image_size,
+             std::unique_ptr<uint8_t[]> kept, std::unique_ptr<std::atomic<uint8_t>[]> states)
+      : source_(std::move(source)),
+        image_size_(image_size),
+        kept_(std::move(kept)),
+        states_(std::move(states)) {}
+
+  absl::StatusOr<const uint8_t*> Image(int64_t index, uint8_t* scratch) const override {
+    uint8_t* const place = &kept_[index * image_size_];
+    std::atomic<uint8_t>& state = states_[index];
+    uint8_t seen = state.load(std::memory_order_acquire);
+    if (seen == kKept) return place;
+    if (seen == kAbsent && state.compare_exchange_strong(seen, kBeingMade)) {
+      absl::StatusOr<const uint8_t*> made = source_->Image(index, place);
+      state.store(made.ok() ? kKept : kAbsent, std::memory_order_release);
+      return made;
+    }
+    // Another thread is making the same image.
+    return source_->Image(index, scratch);
+  }
+  int32_t Label(int64_t index) const override { return source_->Label(index); }
+
+ private:
+  enum State : uint8_t { kAbsent, kBeingMade, kKept };
+
+  const std::unique_ptr<ImageBytes> source_;
+  const int64_t image_size_;
+  const std::unique_ptr<uint8_t[]> kept_;
+  const std::unique_ptr<std::atomic<uint8_t>[]> states_;
+};
+
 }  // namespace
 
 absl::Status CheckIndices(absl::Span<const int64_t> indices, int64_t count) {
@@ -94,6 +129,15 @@ absl::Status CheckIndices(absl::Span<const int64_t> indices, int64_t count) {
 
 bool MayHold(const DatasetOptions& options, int64_t held, int64_t bytes) {
   return bytes <= std::min(options.hold_bytes, options.memory_limit_bytes) - held;
+}
+
+std::unique_ptr<ImageBytes> KeepImages(std::unique_ptr<ImageBytes> source, int64_t count,
+                                       int64_t image_size) {
+  std::unique_ptr<uint8_t[]> kept(new (std::nothrow) uint8_t[count * image_size]);
+  std::unique_ptr<std::atomic<uint8_t>[]> states(new (std::nothrow) std::atomic<uint8_t>[count]());
+  if (kept == nullptr || states == nullptr) return source;
+  return std::make_unique<KeptImages>(std::move(source), image_size, std::move(kept),
+                                      std::move(states));
 }
 
 std::shared_ptr<const uint8_t> Shared(std::vector<uint8_t> bytes) {

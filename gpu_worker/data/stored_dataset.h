@@ -72,6 +72,13 @@ class StoredImages final : public ImageBytes {
   const std::vector<LabelType> labels_;
 };
 
+// Keeps each image of `source`, which writes into `scratch`, when it is first read, because every
+// epoch reads it again. A worker that owns some lanes makes and keeps little more than their
+// images. Returns `source` itself if there is no memory for `count` images, which is slower and
+// never refused.
+std::unique_ptr<ImageBytes> KeepImages(std::unique_ptr<ImageBytes> source, int64_t count,
+                                       int64_t image_size);
+
 // For FileImages::held.
 std::shared_ptr<const uint8_t> Shared(std::vector<uint8_t> bytes);
 std::shared_ptr<const uint8_t> Shared(std::unique_ptr<uint8_t[]> bytes);
@@ -83,10 +90,12 @@ std::unique_ptr<Dataset> MakeByteDataset(const DatasetInfo& info,
 std::unique_ptr<Dataset> MakeFloatDataset(const DatasetInfo& info,
                                           std::unique_ptr<ImageFloats> images);
 
-// Formats with files of their own, before any transform (npz_dataset.cc, table_dataset.cc). The
-// options have been checked. Errors as OpenDataset and ProbeDataset.
+// Formats with files of their own, before any transform (npz_dataset.cc, picture_dataset.cc,
+// table_dataset.cc). The options have been checked. Errors as OpenDataset and ProbeDataset.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenNpz(const DatasetOptions& options, Split split);
 absl::StatusOr<DatasetProbe> ProbeNpz(const DatasetOptions& options);
+absl::StatusOr<std::unique_ptr<Dataset>> OpenPictures(const DatasetOptions& options, Split split);
+absl::StatusOr<DatasetProbe> ProbePictures(const DatasetOptions& options);
 absl::StatusOr<std::unique_ptr<Dataset>> OpenTable(const DatasetOptions& options, Split split);
 absl::StatusOr<DatasetProbe> ProbeTable(const DatasetOptions& options);
 

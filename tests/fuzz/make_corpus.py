@@ -11,7 +11,12 @@ import json
 import lzma
 import pathlib
 import struct
+import sys
 import zipfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "e2e"))
+import pictures  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent / "corpus"
 JOBS = ROOT.parent.parent.parent / "examples"
@@ -112,6 +117,49 @@ def tables():
     }
     for name, (kind, data) in cases.items():
         write("fuzz_tables", name, bytes([kind]) + data)
+
+
+def image_files():
+    def made(height, width, channels):
+        return [[tuple((x * (3 + c) + y * 7) % 256 for c in range(channels)) for x in range(width)] for y in range(height)]
+
+    color, grey = made(17, 20, 3), made(9, 16, 1)
+    jpeg, png = pictures.jpeg(color), pictures.png(color, filters=(1, 2, 0))
+    frame, header = jpeg.index(b"\xff\xc0"), png.index(b"IHDR")
+    cases = {
+        "jpeg": jpeg,
+        "jpeg-grey": pictures.jpeg(grey, step=16),
+        "jpeg-short": jpeg[:-30],
+        "jpeg-absurd": jpeg[:frame + 5] + b"\xff" * 4 + jpeg[frame + 9:],
+        "jpeg-large": jpeg[:frame + 5] + b"\x10\x00\x10\x00" + jpeg[frame + 9:],
+        "png": png,
+        "png-grey": pictures.png(grey),
+        "png-short": png[:-20],
+        "png-absurd": png[:header + 4] + b"\x7f\xff\xff\xff" * 2 + png[header + 12:],
+        "gif": b"GIF89a",
+    }
+    for name, data in cases.items():
+        write("fuzz_pictures", name, bytes([0x36]) + data)
+        write("fuzz_pictures", name + "-small", bytes([0x21]) + data)
+    magic = pictures.MAGIC
+    records = [pictures.image_data(1, b"first"), pictures.image_data(0, b"abcd" + magic + b"efgh" + magic * 2),
+               struct.pack("<IfQQf", 1, 0, 0, 0, 7) + b"x"]
+    file = b"".join(map(pictures.record, records))
+    cases = {
+        "scan": (0, 0, file),
+        "scan-short": (0, 0, file[:-5]),
+        "scan-labels": (0, 0, pictures.record(struct.pack("<IfQQ2f", 2, 0, 0, 0, 1, 2))),
+        "scan-label": (0, 0, pictures.record(pictures.image_data(float("nan"), b""))),
+        "scan-long": (0, 0, magic + struct.pack("<I", (1 << 29) - 1) + b"abcd"),
+        "index": (1, 2, b"0\t0\n1\t92\n"),
+        "index-far": (1, 1, b"0\t0\r\n1\t18446744073709551616\n"),
+        "index-odd": (1, 2, b"0\t2\n"),
+        "record": (2, 0, file),
+        "record-kinds": (2, 0, pictures.record_part(1, b"abcd") + pictures.record_part(2, b"") + pictures.record_part(3, b"e")),
+        "record-wrong": (2, 12, pictures.record_part(1, b"abcd") + pictures.record_part(2, b"efgh")),
+    }
+    for name, (kind, number_of, data) in cases.items():
+        write("fuzz_records", name, bytes([kind, number_of]) + data)
 
 
 def safetensors(header, data):
@@ -513,6 +561,7 @@ if __name__ == "__main__":
     gradient()
     graph()
     idx()
+    image_files()
     job_file()
     launch()
     lead_snapshot()

@@ -41,9 +41,11 @@ void CheckLabelColumn(const std::string& column, Rules& rules) {
   }
 }
 
-void CheckFileName(absl::string_view path, const std::string& name, Rules& rules) {
+// `may_be_packed`: the file is also looked for with .gz or .xz behind its name.
+void CheckFileName(absl::string_view path, const std::string& name, bool may_be_packed,
+                   Rules& rules) {
   for (const absl::string_view packed : {".gz", ".xz"}) {
-    if (!absl::EndsWith(name, packed)) continue;
+    if (!may_be_packed || !absl::EndsWith(name, packed)) continue;
     return rules.Wrong(
         path, absl::StrCat("must be the name without ", packed, ", which is tried as well"));
   }
@@ -54,6 +56,10 @@ void CheckFileName(absl::string_view path, const std::string& name, Rules& rules
                              " bytes without a slash, found '",
                              name.substr(0, name.find_first_of("\n\r\t\x1b")).substr(0, 80), "'"));
   }
+}
+
+bool HasPictures(const job::v1::Data& data) {
+  return data.format() == "image_folder" || data.format() == "rec";
 }
 
 // The number of elements, which is at most 2^42.
@@ -79,6 +85,11 @@ void CheckShape(const job::v1::Data& data, Rules& rules) {
     return rules.Wrong("data.shape", absl::StrCat("has ", size, " numbers for a sample, ",
                                                   kMaxFeatures, " is the limit"));
   }
+  const int32_t channels = data.shape(0);
+  if (HasPictures(data) && channels != 1 && channels != 3) {
+    return rules.Wrong("data.shape", absl::StrCat("takes 1 or 3 channels for '", data.format(),
+                                                  "', found ", channels));
+  }
   if (data.has_features() && data.features() != size) {
     rules.Fail("data.features", absl::StrCat("is ", data.features(), ", 'data.shape' has ", size,
                                              " numbers for a sample"));
@@ -101,18 +112,21 @@ void CheckTableKeys(const job::v1::Data& d, Rules& rules) {
   }
   if (d.has_sequence_length()) only("data.sequence_length", "'text'");
   if (d.has_test_fraction()) only("data.test_fraction", "'text'");
-  constexpr char kBoth[] = "'csv' and 'libsvm'";
+  const bool table = csv || libsvm;
   if (d.shape_size() > 0) {
-    if (csv || libsvm) CheckShape(d, rules);
-    if (!csv && !libsvm) only("data.shape", kBoth);
+    const bool has = table || HasPictures(d);
+    if (has) CheckShape(d, rules);
+    if (!has) only("data.shape", "'csv', 'libsvm', 'image_folder' and 'rec'");
   }
+  const bool has_files = table || d.format() == "rec";
+  constexpr char kWithFiles[] = "'csv', 'libsvm' and 'rec'";
   if (d.has_train_file()) {
-    if (csv || libsvm) CheckFileName("data.train_file", d.train_file(), rules);
-    if (!csv && !libsvm) only("data.train_file", kBoth);
+    if (has_files) CheckFileName("data.train_file", d.train_file(), table, rules);
+    if (!has_files) only("data.train_file", kWithFiles);
   }
   if (d.has_test_file()) {
-    if (csv || libsvm) CheckFileName("data.test_file", d.test_file(), rules);
-    if (!csv && !libsvm) only("data.test_file", kBoth);
+    if (has_files) CheckFileName("data.test_file", d.test_file(), table, rules);
+    if (!has_files) only("data.test_file", kWithFiles);
   }
 }
 
@@ -122,15 +136,16 @@ void CheckData(const job::v1::JobSpec& spec, Rules& rules) {
   const auto& d = spec.data();
   rules.Required("data.format", d.has_format());
   if (d.has_format()) {
-    rules.OneOf("data.format", d.format(),
-                {"idx", "cifar10_bin", "npz", "csv", "libsvm", "synthetic_digits"});
+    rules.OneOf(
+        "data.format", d.format(),
+        {"idx", "cifar10_bin", "npz", "csv", "libsvm", "image_folder", "rec", "synthetic_digits"});
   }
   const bool synthetic = d.format() == "synthetic_digits";
   const bool cifar = d.format() == "cifar10_bin";
   CheckTransforms(d, rules);
   if (synthetic && d.has_uri())
     rules.Fail("data.uri", "has no meaning for 'synthetic_digits', which draws its own images");
-  for (const char* files : {"idx", "cifar10_bin", "npz", "csv", "libsvm"}) {
+  for (const char* files : {"idx", "cifar10_bin", "npz", "csv", "libsvm", "image_folder", "rec"}) {
     if (d.format() == files) rules.Required("data.uri", d.has_uri());
   }
   if (d.has_uri()) {
@@ -159,7 +174,10 @@ void CheckData(const job::v1::JobSpec& spec, Rules& rules) {
 
 void FillDataDefaults(job::v1::Data& data) {
   const bool csv = data.format() == "csv", libsvm = data.format() == "libsvm";
-  if (!csv && !libsvm) return;
+  if (HasPictures(data) && data.shape_size() == 0) {
+    for (const int32_t side : {3, 224, 224}) data.add_shape(side);
+  }
+  if (!csv && !libsvm && data.format() != "rec") return;
   if (csv && !data.has_label_column()) data.set_label_column("0");
   if (!data.has_train_file()) data.set_train_file(absl::StrCat("train.", data.format()));
   if (!data.has_test_file()) data.set_test_file(absl::StrCat("test.", data.format()));

@@ -1,4 +1,4 @@
-// The rules of `data` for tables: npz, csv and libsvm.
+// The rules of `data` for tables (npz, csv and libsvm) and for images (image_folder and rec).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -73,6 +73,12 @@ TEST(DataRulesTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
       {"libsvm", "test_file", {"a9a.t"}, {"''", "..", "a/b"}},
       {"libsvm", "features", {"1", "1048576"}, {"0", "-1", "1048577"}},
       {"libsvm", "shape", {"[3, 32, 32]"}, {"[3, 32]"}},
+      {"image_folder",
+       "shape",
+       {"[3, 224, 224]", "[1, 1024, 1024]"},
+       {"[2, 8, 8]", "[4, 8, 8]", "[3, 1024, 1024]", "[3, 224]"}},
+      {"rec", "shape", {"[3, 299, 299]", "[1, 28, 28]"}, {"[2, 8, 8]", "[3, 0, 8]"}},
+      {"rec", "train_file", {"a", "caltech.rec", "a.gz"}, {"''", "..", "a/b"}},
   };
   for (const Case& c : cases) {
     const std::string key = absl::StrCat("data.", c.key);
@@ -96,6 +102,8 @@ TEST(DataRulesTest, AFormatHasItsKeysAlone) {
       {"npz", {false, false, false, false, false, false, false}},
       {"csv", {true, true, true, true, false, false, false}},
       {"libsvm", {false, true, true, true, true, false, false}},
+      {"image_folder", {false, true, false, false, false, false, false}},
+      {"rec", {false, true, true, true, false, false, false}},
   };
   for (const auto& [format, taken] : has) {
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -106,7 +114,9 @@ TEST(DataRulesTest, AFormatHasItsKeysAlone) {
     EXPECT_THAT(TableErrors(format, {{"data.uri", "null"}}), HasSubstr("'data.uri' is required"));
   }
   EXPECT_EQ(TableErrors("npz", {{"data.shape", "[1, 2, 2]"}}),
-            "j: error: 'data.shape' is for 'csv' and 'libsvm' only\n");
+            "j: error: 'data.shape' is for 'csv', 'libsvm', 'image_folder' and 'rec' only\n");
+  EXPECT_EQ(TableErrors("image_folder", {{"data.train_file", "a"}}),
+            "j: error: 'data.train_file' is for 'csv', 'libsvm' and 'rec' only\n");
   EXPECT_EQ(TableErrors("libsvm", {{"data.shape", "[1, 2, 2]"}, {"data.features", "5"}}),
             "j: error: 'data.features' is 5, 'data.shape' has 4 numbers for a sample\n");
 }
@@ -132,6 +142,21 @@ TEST(DataRulesTest, WhatIsLeftOutHasItsDefault) {
   job::v1::JobSpec npz = TableSpec("npz", {});
   FillDefaults(npz);
   EXPECT_FALSE(npz.data().has_train_file());
+  EXPECT_EQ(npz.data().shape_size(), 0);
+
+  job::v1::JobSpec rec = TableSpec("rec", {{"data.test_file", "val.rec"}});
+  FillDefaults(rec);
+  EXPECT_EQ(rec.data().train_file(), "train.rec");
+  EXPECT_EQ(rec.data().test_file(), "val.rec");
+  EXPECT_THAT(rec.data().shape(), testing::ElementsAre(3, 224, 224));
+
+  job::v1::JobSpec images = TableSpec("image_folder", {});
+  FillDefaults(images);
+  EXPECT_FALSE(images.data().has_train_file());
+  EXPECT_THAT(images.data().shape(), testing::ElementsAre(3, 224, 224));
+  images = TableSpec("image_folder", {{"data.shape", "[1, 28, 28]"}});
+  FillDefaults(images);
+  EXPECT_THAT(images.data().shape(), testing::ElementsAre(1, 28, 28));
 }
 
 // The same data, spelled out or by default, are the same numbers; other columns are others.

@@ -220,7 +220,7 @@ training: {epochs: x, global_batch_size: 8, optimizer: {learning_rate: 0.1}}
 TEST(JobFileTest, AnOverrideHasNoPlaceInTheFile) {
   EXPECT_EQ(FormatErrors("j", ParseJobFile(kGood, {{"data", "{uri: /d, format: nope}"}}).errors),
             "j: error: 'data.format' must be one of idx, cifar10_bin, npz, csv, libsvm, "
-            "synthetic_digits, found 'nope'\n");
+            "image_folder, rec, synthetic_digits, found 'nope'\n");
   EXPECT_EQ(
       FormatErrors(
           "j", ParseJobFile(kGood, {{"data.transforms", "[{random_flip: {axis: up}}]"}}).errors),
