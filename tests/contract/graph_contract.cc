@@ -141,7 +141,9 @@ absl::StatusOr<Graph> GraphOf(const training::OpCase& op_case) {
   const bool loss = training::FindOp(op_case.op.name)->loss;
   for (const training::ValueType& x : op_case.inputs) {
     inputs.push_back(nodes.Add("in", training::Gemm{training::Elements(x.shape)}, {0}));
-    if (!loss) inputs.back() = nodes.Add("shape", training::Reshape{x.shape}, {inputs.back()});
+    // The loss of a chain stands behind a dense layer itself.
+    const bool shaped = loss && x.shape.size() == 1;
+    if (!shaped) inputs.back() = nodes.Add("shape", training::Reshape{x.shape}, {inputs.back()});
     // Near 0, quotients would enlarge the rounding errors of the layer without limit.
     const bool divisor = op_case.op.name == training::Div::kName && inputs.size() == 2;
     if (divisor) inputs.back() = nodes.Add("divisor", training::Sigmoid(), {inputs.back()});

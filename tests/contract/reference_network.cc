@@ -63,10 +63,11 @@ void Forward(const Graph& graph, const std::vector<Doubles>& parameters, const D
     graph.def(i).reference_double.forward(call);
   }
 
-  result.logits = tensors.values[graph.logits()];
-  const int64_t classes = graph.num_classes();
+  const int64_t classes = graph.num_classes(), elements = graph.value_elements(graph.logits());
   for (int64_t n = 0; n < samples.count; ++n) {
-    const double* const z = result.logits.data() + n * classes;
+    const double* const z =
+        tensors.values[graph.logits()].data() + n * elements + graph.answer_offset();
+    result.logits.insert(result.logits.end(), z, z + classes);
     int64_t best = 0;
     for (int64_t k = 1; k < classes; ++k) best = z[k] > z[best] ? k : best;
     result.correct += best == samples.labels[n];

@@ -93,8 +93,11 @@ class Graph {
   // The loss node and the value that it reads.
   int loss() const { return node_count() - 1; }
   ValueId logits() const { return nodes_.back().inputs[0]; }
-  // Classes of the loss.
-  int64_t num_classes() const { return values_[logits()].elements; }
+  // Classes of the loss: the last axis of the logits.
+  int64_t num_classes() const { return values_[logits()].type.shape.back(); }
+  // The element of a sample's logits where those of the answer begin, num_classes() of them: the
+  // last position of a sequence, else 0.
+  int64_t answer_offset() const { return values_[logits()].elements - num_classes(); }
 
   // Floating-point operations of one sample in products with parameters. A multiply-add counts as 2
   // and nothing else counts. forward_flops() is the forward pass alone. training_flops() adds the

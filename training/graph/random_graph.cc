@@ -13,6 +13,8 @@
 #include "training/ops/gemm/gemm.h"
 #include "training/ops/mat_mul/mat_mul.h"
 #include "training/ops/op_cases.h"
+#include "training/ops/reshape/reshape.h"
+#include "training/ops/sequence_cross_entropy/sequence_cross_entropy.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace capstan::training {
@@ -47,6 +49,7 @@ Graph RandomGraph(uint64_t seed, const RandomGraphOptions& options) {
     for (const int value : inputs) types.push_back(values[value]);
     const auto made = Instantiate(op, types);
     if (!made.ok() || Elements(made->inferred.output.shape) > most_elements) return;
+    if (made->inferred.output.shape.size() > kMaxAxes) return;
     for (const int value : inputs) read[value] = true;
     values.push_back(made->inferred.output);
     read.push_back(false);
@@ -83,8 +86,16 @@ Graph RandomGraph(uint64_t seed, const RandomGraphOptions& options) {
     ends.push_back(static_cast<int>(values.size()) - 1);
   }
   add(Concat{1}, ends, kAll);
-  add(Gemm{7}, {static_cast<int>(values.size()) - 1}, kAll);
-  add(SoftmaxCrossEntropyLoss(), {static_cast<int>(values.size()) - 1}, kAll);
+  const int joined = static_cast<int>(values.size()) - 1;
+  if (seed % 4 == 3) {
+    add(Gemm{12}, {joined}, kAll);
+    add(Reshape{{4, 3}}, {joined + 1}, kAll);
+    add(Gemm{4}, {joined}, kAll);
+    add(SequenceCrossEntropyLoss(), {joined + 2, joined + 3}, kAll);
+  } else {
+    add(Gemm{7}, {joined}, kAll);
+    add(SoftmaxCrossEntropyLoss(), {joined + 1}, kAll);
+  }
   absl::StatusOr<Graph> graph = Graph::Build("random", input, std::move(nodes));
   CAPSTAN_CHECK(graph.ok());
   return *std::move(graph);

@@ -249,6 +249,11 @@ absl::StatusOr<std::string> OnnxWriter::Write() {
                                                    graph_.parameters().size(),
                                                    " parameters of the graph"));
   }
+  if (const GraphNode& loss = node(graph_.loss()); loss.inputs.size() > 1) {
+    // A file has no loss, and a reader would put that of a single answer there.
+    return absl::UnimplementedError(absl::StrCat("node ", loss.name, ": a network with a ",
+                                                 loss.op.name, " cannot be exported"));
+  }
   const int64_t most = kMostWeightBytes / static_cast<int64_t>(sizeof(float));
   const int64_t elements = std::max(graph_.parameter_elements(), graph_.statistic_elements()) > most
                                ? most + 1

@@ -40,8 +40,8 @@ class ReferenceRun {
     samples.seed = 5;
     samples.epoch = 2;
     for (int64_t n = 0; n < count; ++n) {
-      labels.push_back(
-          static_cast<int32_t>((3 * n + 1) % (op.x.empty() ? 1 : Elements(op.x[0].shape))));
+      const bool classes = !op.x.empty() && !op.x[0].shape.empty();
+      labels.push_back(static_cast<int32_t>((3 * n + 1) % (classes ? op.x[0].shape.back() : 1)));
       ids.push_back((int64_t{1} << 33) + 100 - 7 * n);
     }
     for (const ValueType& type : op.x) {

@@ -163,7 +163,8 @@ class Plan {
   // to max_batch, even if a lane has fewer samples.
   virtual absl::StatusOr<LaneResult> Evaluate(const SampleBatch& batch) = 0;
 
-  // Writes the input of the loss, [count, classes]. Does not read batch.labels. Errors as
+  // Writes the logits of each sample's answer, [count, classes]: the input of the loss, of a
+  // sequence those of its last position. Does not read batch.labels. Errors as
   // ComputeLane.
   virtual absl::Status Predict(const SampleBatch& batch, float* logits) = 0;
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/engine/cpu/arena.h"
 #include "training/math/portable_math.h"
+#include "training/ops/sequence_cross_entropy/sequence_cross_entropy.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace capstan::engine {
@@ -23,6 +24,11 @@ size_t CountJoined(absl::Span<const Phase> phases) {
   size_t count = 1;
   while (count < phases.size() && phases[count].joins) ++count;
   return count;
+}
+
+double LabelSmoothing(const Graph& graph) {
+  const auto loss = training::As<training::SoftmaxCrossEntropyLoss>(graph.nodes()[graph.loss()].op);
+  return loss.has_value() ? loss->label_smoothing : 0;
 }
 
 double Seconds() {
@@ -40,9 +46,8 @@ GraphPlan::GraphPlan(const Graph& graph, int64_t total_floats, const PlanOptions
                                      : options.max_batch),
       max_lanes_(options.max_lanes),
       max_blocks_(max_lanes_ * CeilDivide(max_lane_, kSideBySide)),
-      label_smoothing_(
-          training::SoftmaxCrossEntropyLoss::Read(graph.instance(graph.loss()).attributes)
-              .label_smoothing),
+      positions_(graph.value_elements(graph.logits()) / graph.num_classes()),
+      label_smoothing_(LabelSmoothing(graph)),
       math_(math) {
   for (int i = 0; i < graph.node_count(); ++i) random_ = random_ || graph.def(i).random;
 }
@@ -393,46 +398,83 @@ void GraphPlan::Forward() {
 }
 
 void GraphPlan::RunLoss(int64_t block) {
-  const int64_t classes = graph_.num_classes();
-  const float* const logits =
-      buffers_[program_.values[graph_.logits()]] + block * classes * kSideBySide;
+  const int64_t elements = graph_.value_elements(graph_.logits());
   const int gradient_buffer = program_.gradients[graph_.logits()];
-  float* const gradient = run_.gradient == nullptr || gradient_buffer < 0
-                              ? nullptr
-                              : buffers_[gradient_buffer] + block * classes * kSideBySide;
-  const int64_t there = run_.InBlock(block);
-  const int32_t* const labels = run_.samples.labels + block * kSideBySide;
-  SoftmaxRow row;
-  math_.softmax_sums(classes, logits, row);
+  LossAtPosition at;
+  at.classes = graph_.num_classes();
+  at.there = run_.InBlock(block);
+  const bool wanted = run_.gradient != nullptr && gradient_buffer >= 0;
+  double losses[kSideBySide] = {};
   LossSums sums;
-  const double other = label_smoothing_ / static_cast<double>(classes);
-  double log_sums[kSideBySide] = {}, of_lane[kSideBySide] = {};
-  for (int64_t l = 0; l < there; ++l) {
-    const auto logit = [&](int64_t k) { return static_cast<double>(logits[k * kSideBySide + l]); };
-    of_lane[l] = labels[l];
-    log_sums[l] = training::PortableLog(row.sum[l]) + row.largest[l];
-    double loss = (1 - label_smoothing_) * (log_sums[l] - logit(labels[l]));
-    for (int64_t k = 0; label_smoothing_ > 0 && k < classes; ++k) {
-      loss += other * (log_sums[l] - logit(k));
-    }
-    sums.loss += row.best[l] < 0 ? std::numeric_limits<double>::quiet_NaN() : loss;
-    sums.correct += row.best[l] == of_lane[l];
+  for (int64_t t = 0; t < positions_; ++t) {
+    const int64_t first = (block * elements + t * at.classes) * kSideBySide;
+    at.logits = buffers_[program_.values[graph_.logits()]] + first;
+    at.gradient = wanted ? buffers_[gradient_buffer] + first : nullptr;
+    SetTargets(block, t, at);
+    RunLossAt(at, losses, sums);
+  }
+  for (int64_t l = 0; l < at.there; ++l) {
+    sums.loss += losses[l] / static_cast<double>(positions_);
   }
   sums_[block] = sums;
-  if (gradient == nullptr) return;
+  if (run_.gradient != nullptr) ClearTokenGradient(block);
+}
+
+void GraphPlan::SetTargets(int64_t block, int64_t position, LossAtPosition& at) const {
+  at.last = position + 1 == positions_;
+  for (int64_t l = 0; l < at.there; ++l) {
+    if (at.last) {
+      at.targets[l] = run_.samples.labels[block * kSideBySide + l];
+      continue;
+    }
+    const float* const tokens = buffers_[program_.values[graph_.nodes().back().inputs[1]]];
+    const float token = tokens[(block * positions_ + position + 1) * kSideBySide + l];
+    at.targets[l] = static_cast<double>(training::ClassOfToken(token, at.classes));
+  }
+}
+
+void GraphPlan::RunLossAt(const LossAtPosition& at, double* losses, LossSums& sums) const {
+  SoftmaxRow row;
+  math_.softmax_sums(at.classes, at.logits, row);
+  const double other = label_smoothing_ / static_cast<double>(at.classes);
+  double log_sums[kSideBySide] = {};
+  for (int64_t l = 0; l < at.there; ++l) {
+    const auto logit = [&](int64_t k) {
+      return static_cast<double>(at.logits[k * kSideBySide + l]);
+    };
+    log_sums[l] = training::PortableLog(row.sum[l]) + row.largest[l];
+    if (at.last) sums.correct += row.best[l] == at.targets[l];
+    if (at.targets[l] < 0) continue;  // does not count
+    double loss =
+        (1 - label_smoothing_) * (log_sums[l] - logit(static_cast<int64_t>(at.targets[l])));
+    for (int64_t k = 0; label_smoothing_ > 0 && k < at.classes; ++k) {
+      loss += other * (log_sums[l] - logit(k));
+    }
+    losses[l] += row.best[l] < 0 ? std::numeric_limits<double>::quiet_NaN() : loss;
+  }
+  if (at.gradient == nullptr) return;
   SoftmaxGradientCall call;
-  call.classes = classes;
-  call.logits = logits;
-  call.labels = of_lane;
+  call.classes = at.classes;
+  call.logits = at.logits;
+  call.labels = at.targets;
   call.log_sums = log_sums;
   call.others = other;
   call.own = 1 - label_smoothing_;
-  call.scale = run_.loss_scale;
-  call.gradient = gradient;
+  call.scale = run_.loss_scale / static_cast<double>(positions_);
+  call.gradient = at.gradient;
   math_.softmax_gradient(call);
-  for (int64_t k = 0; k < classes && there < kSideBySide; ++k) {
-    std::fill(gradient + k * kSideBySide + there, gradient + (k + 1) * kSideBySide, 0.0f);
+  for (int64_t l = 0; l < kSideBySide; ++l) {
+    if (l < at.there && at.targets[l] >= 0) continue;
+    for (int64_t k = 0; k < at.classes; ++k) at.gradient[k * kSideBySide + l] = 0;
   }
+}
+
+// Another node that computes the tokens gets a gradient of zeros.
+void GraphPlan::ClearTokenGradient(int64_t block) {
+  const ProgramStep& loss = program_.steps.back();
+  if (loss.inputs.size() < 2 || !loss.gradients[1].wanted || loss.gradients[1].add) return;
+  const int64_t size = positions_ * kSideBySide;
+  std::fill_n(buffers_[program_.gradients[loss.inputs[1]]] + block * size, size, 0.0f);
 }
 
 void GraphPlan::AddSums(const LaneBlocks& lane, LaneResult& result) const {
@@ -513,10 +555,12 @@ absl::Status GraphPlan::Predict(const SampleBatch& batch, float* logits) {
   const absl::Status status = CheckBatch(batch, /*labels=*/false, max_batch_);
   if (!status.ok()) return status;
   const int64_t classes = graph_.num_classes();
-  const float* const from = buffers_[program_.values[graph_.logits()]];
+  const int64_t elements = graph_.value_elements(graph_.logits());
+  const float* const from =
+      buffers_[program_.values[graph_.logits()]] + graph_.answer_offset() * kSideBySide;
   ForwardInParts(batch, [&](int64_t first) {
     for (int64_t n = 0; n < run_.samples.count; ++n) {
-      const float* const block = from + n / kSideBySide * classes * kSideBySide + n % kSideBySide;
+      const float* const block = from + n / kSideBySide * elements * kSideBySide + n % kSideBySide;
       float* const to = logits + (first + n) * classes;
       for (int64_t k = 0; k < classes; ++k) to[k] = block[k * kSideBySide];
     }

@@ -19,6 +19,16 @@ struct LossSums {
   int64_t correct = 0;
 };
 
+// The loss of the samples of a block at one position: a sequence has many, other samples one.
+struct LossAtPosition {
+  int64_t classes = 0;
+  int64_t there = 0;                 // samples of the block
+  bool last = false;                 // whose answer is compared with the label
+  const float* logits = nullptr;     // [classes, 16]
+  float* gradient = nullptr;         // the same; null: not wanted
+  double targets[kSideBySide] = {};  // classes; -1: does not count
+};
+
 class GraphPlan : public Plan {
  public:
   // `offsets`: of every parameter of the graph in a flat vector of `total_floats`. `math` must
@@ -71,6 +81,10 @@ class GraphPlan : public Plan {
   void RunLoss(int64_t block);
   // Where kernels are timed: sets `part` of a kernel to the time since the last lap.
   void Lap(size_t kernel, double KernelTime::*part);
+  void SetTargets(int64_t block, int64_t position, LossAtPosition& at) const;
+  // Adds to the loss of each sample and to the correct answers, and writes the gradient.
+  void RunLossAt(const LossAtPosition& at, double* losses, LossSums& sums) const;
+  void ClearTokenGradient(int64_t block);
   // Adds the sums of the lane's blocks in order.
   void AddSums(const LaneBlocks& lane, LaneResult& result) const;
 
@@ -80,6 +94,7 @@ class GraphPlan : public Plan {
   const int64_t max_lane_;
   const int64_t max_lanes_;
   const int64_t max_blocks_;  // that there is memory for
+  const int64_t positions_;   // of the logits
   const double label_smoothing_;
   bool random_ = false;  // some operator draws random numbers
   const BlockedMath& math_;

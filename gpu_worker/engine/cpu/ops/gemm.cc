@@ -1,4 +1,5 @@
-// Dense layer over a whole lane. A tile of weights serves several blocks.
+// Dense layers over a whole lane: Gemm, and Linear, whose vectors are those of a Gemm with more
+// blocks. A tile of weights serves several blocks.
 #include "training/ops/gemm/gemm.h"
 
 #include <algorithm>
@@ -16,9 +17,10 @@ class GemmKernel {
  public:
   // `relu`: the next node is a Relu, whose output is y.
   GemmKernel(const training::Graph& graph, int node, bool relu, const NodePlaces& places)
-      : inputs_(graph.instance(node).x[0].shape[0]),
-        outputs_(graph.instance(node).inferred.output.shape[0]),
-        bias_(training::Gemm::Read(graph.instance(node).attributes).bias),
+      : inputs_(graph.instance(node).x[0].shape.back()),
+        outputs_(graph.instance(node).inferred.output.shape.back()),
+        vectors_(training::Elements(graph.instance(node).x[0].shape) / inputs_),
+        bias_(graph.instance(node).inferred.parameters.size() > 1),
         relu_(relu),
         places_(places) {}
 
@@ -27,12 +29,12 @@ class GemmKernel {
     phases.forward.push_back(
         {0,
          [self](const BatchRun& run) {
-           return Runs(run) * CeilDivide(self->outputs_, kTileOutputs);
+           return self->Runs(run) * CeilDivide(self->outputs_, kTileOutputs);
          },
          [self](const BatchRun& run, int64_t piece, char*) { self->Forward(run, piece); }});
     if (!places_.backward) return;
     if (relu_) {
-      phases.backward.push_back({0, [](const BatchRun& run) { return run.blocks; },
+      phases.backward.push_back({0, [self](const BatchRun& run) { return self->Blocks(run); },
                                  [self](const BatchRun&, int64_t block, char*) {
                                    const int64_t size = self->outputs_ * kSideBySide;
                                    float* const dy = self->places_.dy + block * size;
@@ -43,8 +45,7 @@ class GemmKernel {
     // The gradients may be computed at the same time, because none reads another.
     const int64_t tiles = 1 + LaneTiles(places_.max_lanes);
     const int64_t floats =
-        std::max(places_.max_blocks * kSideBySide * kDenseInputs + tiles * kTileFloats,
-                 (3 + tiles) * BiasFloats());
+        std::max(InputFloats() + tiles * kTileFloats, (3 + tiles) * BiasFloats());
     const int64_t weight_pieces = CeilDivide(inputs_, kDenseInputs);
     phases.backward.push_back(
         {floats * 4, FixedPieces(weight_pieces + bias_),
@@ -56,7 +57,7 @@ class GemmKernel {
     if (places_.dx[0].data == nullptr) return;
     phases.backward.push_back({outputs_ * kTileOutputs * 4,
                                [self](const BatchRun& run) {
-                                 return Runs(run) * CeilDivide(self->inputs_, kTileOutputs);
+                                 return self->Runs(run) * CeilDivide(self->inputs_, kTileOutputs);
                                },
                                [self](const BatchRun& run, int64_t piece, char* scratch) {
                                  self->DataGradient(run, piece, reinterpret_cast<float*>(scratch));
@@ -70,25 +71,30 @@ class GemmKernel {
   static constexpr int64_t kTileFloats = kDenseOutputs * kDenseInputs;
 
   int64_t BiasFloats() const { return RoundUp(outputs_, kSideBySide); }
+  // Of what TurnInputs writes.
+  int64_t InputFloats() const { return places_.max_blocks * vectors_ * kSideBySide * kDenseInputs; }
+
+  // Blocks of one vector of each of 16 samples.
+  int64_t Blocks(const BatchRun& run) const { return run.blocks * vectors_; }
 
   // Runs of blocks are computed separately, so that the thread that wrote their inputs finds these
   // in its cache.
-  static int64_t Runs(const BatchRun& run) { return CeilDivide(run.blocks, kBlocksAtOnce); }
+  int64_t Runs(const BatchRun& run) const { return CeilDivide(Blocks(run), kBlocksAtOnce); }
 
   // A run of blocks, and 8 of the outputs of y [blocks][outputs][16] from x [blocks][depth][16].
   struct Tile {
     DenseCall call;
     int64_t first = 0;  // first output
   };
-  static Tile TileOf(const BatchRun& run, int64_t depth, int64_t outputs, int64_t piece,
-                     const float* x, float* y) {
+  Tile TileOf(const BatchRun& run, int64_t depth, int64_t outputs, int64_t piece, const float* x,
+              float* y) const {
     const int64_t tiles = CeilDivide(outputs, kTileOutputs);
-    const int64_t index = piece / tiles, block = run.blocks * index / Runs(run);
+    const int64_t index = piece / tiles, block = Blocks(run) * index / Runs(run);
     Tile tile;
     tile.first = piece % tiles * kTileOutputs;
     tile.call.depth = depth;
     tile.call.outputs = std::min(kTileOutputs, outputs - tile.first);
-    tile.call.count = run.blocks * (index + 1) / Runs(run) - block;
+    tile.call.count = Blocks(run) * (index + 1) / Runs(run) - block;
     tile.call.x = x + block * depth * kSideBySide;
     tile.call.x_step = depth * kSideBySide;
     tile.call.y = y + (block * outputs + tile.first) * kSideBySide;
@@ -129,7 +135,7 @@ class GemmKernel {
   // last input.
   void TurnInputs(const BatchRun& run, int64_t first, int64_t inputs, float* to) const {
     alignas(64) float rows[kSideBySide * kSideBySide] = {};
-    for (int64_t block = 0; block < run.blocks; ++block) {
+    for (int64_t block = 0; block < Blocks(run); ++block) {
       for (int64_t i = 0; i < inputs; i += kSideBySide) {
         const float* from = places_.x[0] + (block * inputs_ + first + i) * kSideBySide;
         if (inputs - i < kSideBySide) {
@@ -147,7 +153,7 @@ class GemmKernel {
   void WeightGradient(const BatchRun& run, int64_t piece, float* scratch) const {
     const int64_t first = piece * kDenseInputs;
     const int64_t inputs = std::min(kDenseInputs, inputs_ - first);
-    float* const sums = scratch + places_.max_blocks * kSideBySide * kDenseInputs;
+    float* const sums = scratch + InputFloats();
     TurnInputs(run, first, inputs, scratch);
     const int64_t tiles = CeilDivide(outputs_, kDenseOutputs);
     for (int64_t tile = 0; tile < tiles; ++tile) {
@@ -158,9 +164,12 @@ class GemmKernel {
       call.inputs = RoundUp(inputs, kSideBySide);
       SumOverLanes(run, *places_.math, call.outputs * kDenseInputs, sums, sums + kTileFloats,
                    [&](const LaneBlocks& lane, float* to) {
-                     call.samples = lane.samples;
-                     call.dy = places_.dy + (lane.first * outputs_ + output) * kSideBySide;
-                     call.x = scratch + lane.first * kSideBySide * kDenseInputs;
+                     // Several vectors have missing samples between them, with zeros in dy.
+                     call.samples =
+                         vectors_ == 1 ? lane.samples : lane.count * vectors_ * kSideBySide;
+                     const int64_t first_block = lane.first * vectors_;
+                     call.dy = places_.dy + (first_block * outputs_ + output) * kSideBySide;
+                     call.x = scratch + first_block * kSideBySide * kDenseInputs;
                      call.to = to;
                      places_.math->dense_weights(call);
                    });
@@ -179,7 +188,8 @@ class GemmKernel {
     SumOverLanes(run, *places_.math, BiasFloats(), sums, sums + BiasFloats(),
                  [&](const LaneBlocks& lane, float* to) {
                    std::fill_n(totals, outputs_, 0.0);
-                   for (int64_t block = lane.first; block < lane.first + lane.count; ++block) {
+                   const int64_t begin = lane.first * vectors_;
+                   for (int64_t block = begin; block < begin + lane.count * vectors_; ++block) {
                      places_.math->sum_samples(
                          outputs_, places_.dy + block * outputs_ * kSideBySide, block_sums);
                      for (int64_t o = 0; o < outputs_; ++o) totals[o] += block_sums[o];
@@ -190,6 +200,7 @@ class GemmKernel {
   }
 
   const int64_t inputs_, outputs_;
+  const int64_t vectors_;  // of a sample
   const bool bias_, relu_;
   const NodePlaces places_;
 };
@@ -206,6 +217,11 @@ absl::StatusOr<NodePhases> MakeGemm(const training::Graph& graph, int node, bool
 
 absl::StatusOr<NodePhases> MakeGemmPhases(const training::Graph& graph, int node,
                                           const NodePlaces& places) {
+  return MakeGemm(graph, node, /*relu=*/false, places);
+}
+
+absl::StatusOr<NodePhases> MakeLinearPhases(const training::Graph& graph, int node,
+                                            const NodePlaces& places) {
   return MakeGemm(graph, node, /*relu=*/false, places);
 }
 

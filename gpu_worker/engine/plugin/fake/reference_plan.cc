@@ -93,9 +93,12 @@ class ReferencePlan : public FakePlanBase {
     LoadImages(batch);
     Forward(samples, /*loss=*/logits == nullptr);
     if (logits != nullptr) {
-      const std::vector<T>& computed = values_[graph_.logits()];
-      for (int64_t i = 0; i < batch.count * graph_.num_classes(); ++i) {
-        logits[i] = static_cast<float>(computed[i]);
+      const int64_t classes = graph_.num_classes();
+      for (int64_t n = 0; n < batch.count; ++n) {
+        const T* const answer = Answer(n);
+        for (int64_t k = 0; k < classes; ++k) {
+          logits[n * classes + k] = static_cast<float>(answer[k]);
+        }
       }
       return absl::OkStatus();
     }
@@ -164,13 +167,19 @@ class ReferencePlan : public FakePlanBase {
     }
   }
 
+  // The logits of a sample's answer, [classes].
+  const T* Answer(int64_t sample) const {
+    const int64_t elements = graph_.value_elements(graph_.logits());
+    return values_[graph_.logits()].data() + sample * elements + graph_.answer_offset();
+  }
+
   // The first of equal logits counts. A row with a NaN is never correct.
   capstan_result Sums(const capstan_batch& batch) const {
     capstan_result sums = {};
     const int64_t classes = graph_.num_classes();
     for (int64_t n = 0; n < batch.count; ++n) {
       sums.loss_sum += values_.back()[n];
-      const T* const row = values_[graph_.logits()].data() + n * classes;
+      const T* const row = Answer(n);
       const bool nan = std::any_of(row, row + classes, [](T z) { return std::isnan(z); });
       sums.correct += !nan && std::max_element(row, row + classes) - row == batch.labels[n];
     }
