@@ -133,7 +133,9 @@ nlohmann::ordered_json ModelJson(const Graph& graph, const ModelMemory& memory) 
 std::vector<BuiltInModel> BuiltInModels() {
   std::vector<BuiltInModel> models;
   for (const absl::string_view name : training::ModelNames()) {
-    if (absl::StartsWith(name, "lenet") || name == "mlp") {
+    if (training::ModelReadsTokens(name)) {
+      models.push_back({name, {1, 1, 64}, 65});
+    } else if (absl::StartsWith(name, "lenet") || name == "mlp") {
       models.push_back({name, {1, 28, 28}, 10});
     } else {
       models.push_back({name, {3, 224, 224}, 1000});

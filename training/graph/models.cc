@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "training/graph/models_deep_chains.h"
+#include "training/graph/models_gpt.h"
 #include "training/graph/models_mobilenet.h"
 #include "training/graph/models_resnet.h"
 #include "training/ops/conv/conv.h"
@@ -142,9 +143,22 @@ std::vector<GraphNode> MobilenetV1(const ModelOptions& options, const Shape& inp
   return MobilenetV1Nodes({HasLargeStem(input), options.num_classes, options.dropout});
 }
 
+std::vector<GraphNode> GptNano(const ModelOptions& options, const Shape& input) {
+  GptOptions gpt;
+  gpt.layers = 3;
+  gpt.heads = 3;
+  gpt.width = 48;
+  gpt.vocabulary = options.num_classes;
+  gpt.positions = 1;
+  for (const int64_t size : input) gpt.positions *= size;
+  gpt.dropout = options.dropout;
+  return GptNodes(gpt);
+}
+
 constexpr Model kModels[] = {
     {"alexnet", Alexnet,
      "AlexNet as torchvision has it: five convolutions, max pooling, then dense layers"},
+    {"gpt_nano", GptNano},
     {"lenet", ChainNodes<AddLenet>,
      "LeNet of Gluon's pages: convolutions 5x5 to 6 and 3x3 to 16 channels, max pooling, then "
      "120 and 84"},
@@ -191,6 +205,8 @@ bool ModelCouplesSamples(absl::string_view name) {
   return false;
 }
 
+bool ModelReadsTokens(absl::string_view name) { return name == "gpt_nano"; }
+
 bool IsChainOperator(absl::string_view op) {
   constexpr absl::string_view kChainOps[] = {Conv::kName,
                                              MaxPool::kName,
@@ -214,6 +230,8 @@ absl::StatusOr<Graph> MakeModel(absl::string_view name, int64_t num_classes,
       return absl::InvalidArgumentError(
           absl::StrCat("dropout: ", dropout, ", want at least 0 and below 1"));
     }
+    const absl::StatusOr<int64_t> elements = ElementCount(input_shape, "input");
+    if (!elements.ok()) return elements.status();
     const ModelOptions options = {num_classes, dropout};
     return Graph::Build(std::string(name), input_shape, model.nodes(options, input_shape));
   }

@@ -21,6 +21,10 @@
 // 3x3 with stride 2. For smaller images it is conv1 3x3 with stride 1, bn1 and Relu: 11 173 962
 // parameters of resnet18_v1 for [3, 32, 32] and 10 classes.
 //
+//   gpt_nano   a language model on the characters of a text, with the sizes of minGPT's gpt-nano: 3
+//              blocks of 3 heads and width 48, for samples of as many tokens as the input has
+//              numbers: 94 224 trained parameters for 64 tokens and 65 characters (models_gpt.h)
+//
 // Version 1 has torchvision's names and shapes (conv1 bn1 layer1.0.conv1 layer2.0.downsample.0 fc),
 // without num_batches_tracked. As there, the stride of a bottleneck is in its 3x3. torchvision has
 // no version 2; its names here are similar, and its last normalisation is bn_last. If a block
@@ -69,6 +73,10 @@ bool IsChainModel(absl::string_view name);
 // False for unknown names.
 bool ModelCouplesSamples(absl::string_view name);
 
+// Whether the model reads tokens, i.e. small whole numbers, and not an image. False for unknown
+// names.
+bool ModelReadsTokens(absl::string_view name);
+
 // Whether `op` is an operator of chains. A graph with another operator, or with a node that reads
 // anything except the value before it, is no chain. GPU devices support chains only
 // (gpu_worker/engine/cuda/chain.h).
@@ -76,8 +84,9 @@ bool IsChainOperator(absl::string_view op);
 
 // `dropout` above 0 is the ratio of a Dropout, the node `dropout` in front of the model's last
 // dense layer. alexnet and vgg16 have two, `dropout` and `dropout2`, where torchvision has them: in
-// front of the first two dense layers of alexnet and of the last two of vgg16. The names and shapes
-// of parameters do not change. The network is then no longer a chain of the first seven operators.
+// front of the first two dense layers of alexnet and of the last two of vgg16. Of gpt_nano it is
+// the ratio of several nodes. The names and shapes of parameters do not change. The network is then
+// no longer a chain of the first seven operators.
 //
 // NotFound: no model has this name; the message lists the names. InvalidArgument: fewer than 2
 // classes, a dropout outside [0, 1), or an input shape that the layers do not accept; the message

@@ -65,6 +65,11 @@ TEST(WriteOnnxTest, EveryBuiltInModelIsReadBack) {
     if (graph->parameter_elements() > 12'000'000) continue;  // no other operators, only slower
     const OnnxModel want = Drawn(*graph);
     const absl::StatusOr<std::string> bytes = Written(*graph, want);
+    if (name == "gpt_nano") {
+      EXPECT_EQ(bytes.status().message(),
+                "node loss: a network with a SequenceCrossEntropyLoss cannot be exported");
+      continue;
+    }
     ASSERT_TRUE(bytes.ok()) << bytes.status();
     const absl::StatusOr<OnnxModel> found = ReadOnnx(*bytes);
     ASSERT_TRUE(found.ok()) << name << ": " << found.status();

@@ -470,7 +470,7 @@ TEST(JobFileTest, EveryRangeNamesFieldValueAndLimit) {
   EXPECT_THAT(Errors(With("type: dist_sync", "type: nccl")),
               HasSubstr("'kvstore.type' 'nccl' is not supported in this version"));
   EXPECT_THAT(Errors(With("name: lenet_d2l", "name: resnet101_v1")),
-              HasSubstr("'model.name' must be one of alexnet, lenet, lenet_d2l, mlp, "));
+              HasSubstr("'model.name' must be one of alexnet, gpt_nano, lenet, lenet_d2l, "));
   EXPECT_THAT(Errors(With("type: dist_sync", "type: local")),
               HasSubstr("'resources.num_workers' must be 1"));
   EXPECT_THAT(Errors(With("file:///data/fashion-mnist", "http://h/x")),
