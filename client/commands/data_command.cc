@@ -62,7 +62,7 @@ void AddData(Command parent, Action& slot) {
   Command data = parent.Sub("data", "data sets");
   data.NeedsSub();
   Command get = data.Sub("get", "download a data set and check it");
-  get.Add("NAME", options->name, "fashion-mnist, mnist or cifar10").Required();
+  get.Add("NAME", options->name, "fashion-mnist, mnist, cifar10 or tinyshakespeare").Required();
   get.Add("--out", options->folder, "folder for the files (default: ./data/NAME)");
   get.Add("--url", options->source.base_url, "another place with the same files")
       .OrVariable("CAPSTAN_DATA_URL");

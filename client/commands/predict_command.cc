@@ -160,6 +160,14 @@ ExitCode PredictHere(const PredictFlags& options, JobClient& client, const Conso
                              training::ShapeToString(weights->graph.input_shape()), "\n"));
     return kExitUsage;
   }
+  const common::v1::DatasetInfo& trained_on = weights->job.resolved().dataset();
+  if (weights->job.resolved().spec().data().format() == "text" &&
+      info.num_classes != trained_on.num_classes()) {
+    console.Err(absl::StrCat("capstan: a text of ", info.num_classes, " different characters, ",
+                             weights->job.job_id(), " was trained on one of ",
+                             trained_on.num_classes(), "\n"));
+    return kExitUsage;
+  }
   const auto device = engine::OpenDevice(options.device);
   if (!device.ok()) {
     console.Err(

@@ -52,6 +52,12 @@ constexpr CatalogMember kCifar10Members[] = {
     {"data_batch_4.bin", 30730000}, {"data_batch_5.bin", 30730000}, {"test_batch.bin", 30730000},
 };
 
+// Size and md5 are those of the file at revision 6f9487a6fe5b of its repository.
+constexpr CatalogFile kTinyShakespeare[] = {
+    {"input.txt", 1115394, "6fb458f1232090904fb40fe944165e91",
+     "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"},
+};
+
 constexpr CatalogEntry kCatalog[] = {
     {"fashion-mnist", "60000 + 10000 grey 28x28 images of clothes in ten classes (Zalando SE)",
      "MIT", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", kFashionMnist},
@@ -60,6 +66,10 @@ constexpr CatalogEntry kCatalog[] = {
     {"cifar10", "50000 + 10000 color 32x32 images in ten classes (Krizhevsky, Nair, Hinton)",
      "none stated by the authors", "https://www.cs.toronto.edu/~kriz/", kCifar10,
      "cifar-10-batches-bin", kCifar10Members},
+    {"tinyshakespeare", "1115394 characters of Shakespeare's plays, 65 different ones (Karpathy)",
+     "public domain",
+     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/",
+     kTinyShakespeare},
 };
 
 }  // namespace

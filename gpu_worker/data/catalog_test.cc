@@ -25,6 +25,7 @@ TEST(CatalogTest, KnowsFashionMnist) {
 
 TEST(CatalogTest, EveryEntryCanBeCheckedAndHasItsOwnFiles) {
   ASSERT_NE(FindInCatalog("mnist"), nullptr);
+  ASSERT_NE(FindInCatalog("tinyshakespeare"), nullptr);
   std::set<std::string> hashes;
   for (const CatalogEntry& entry : Catalog()) {
     EXPECT_EQ(entry.base_url.back(), '/') << entry.name;

@@ -14,6 +14,7 @@
 #include "gpu_worker/data/sample_limits.h"
 #include "gpu_worker/data/stored_dataset.h"
 #include "gpu_worker/data/synthetic_digits.h"
+#include "gpu_worker/data/text.h"
 
 namespace capstan::data {
 namespace {
@@ -212,6 +213,30 @@ bool IsTable(Format format) { return format == Format::kCsv || format == Format:
 
 bool HasPictures(Format format) { return format == Format::kImageFolder || format == Format::kRec; }
 
+absl::Status CheckFileNames(const DatasetOptions& options) {
+  for (const std::string* file : {&options.train_file, &options.test_file}) {
+    if (file->find('/') != std::string::npos) {
+      return InvalidSpec(absl::StrCat("data.train_file or data.test_file is '", *file,
+                                      "', want the name of a file in the folder"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTextOptions(const DatasetOptions& options) {
+  absl::Status status =
+      CheckRange("data.sequence_length", options.sequence_length, 1, kMaxSequenceLength);
+  if (!status.ok()) return status;
+  if (!(options.test_fraction >= 0 && options.test_fraction <= kMaxTestFraction)) {
+    return InvalidSpec(absl::StrCat("data.test_fraction is ", options.test_fraction, ", want 0 to ",
+                                    kMaxTestFraction));
+  }
+  if (!options.transforms.empty()) {
+    return InvalidSpec("data.transforms are for images, the samples of a text are characters");
+  }
+  return CheckFileNames(options);
+}
+
 // Of the formats that have data.shape or names of files.
 absl::Status CheckShapeAndFiles(const DatasetOptions& options) {
   const ImageShape& shape = options.shape;
@@ -232,13 +257,7 @@ absl::Status CheckShapeAndFiles(const DatasetOptions& options) {
     absl::Status status = CheckRange("data.features", options.features, 1, kMaxSampleFeatures);
     if (!status.ok()) return status;
   }
-  for (const std::string* file : {&options.train_file, &options.test_file}) {
-    if (file->find('/') != std::string::npos) {
-      return InvalidSpec(absl::StrCat("data.train_file or data.test_file is '", *file,
-                                      "', want the name of a file in the folder"));
-    }
-  }
-  return absl::OkStatus();
+  return CheckFileNames(options);
 }
 
 absl::Status CheckOptions(const DatasetOptions& options) {
@@ -250,6 +269,7 @@ absl::Status CheckOptions(const DatasetOptions& options) {
         absl::StrCat("num_classes is ", options.num_classes, ", cifar10_bin has ", kCifarClasses));
   }
   if (IsTable(options.format) || HasPictures(options.format)) return CheckShapeAndFiles(options);
+  if (options.format == Format::kText) return CheckTextOptions(options);
   if (options.format != Format::kSyntheticDigits) return status;
   status = CheckRange("data.train_samples", options.train_samples, 1, kMaxSyntheticSamples);
   if (status.ok()) {
@@ -283,6 +303,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenPlain(const DatasetOptions& options
   if (options.format == Format::kNpz) return OpenNpz(options, split);
   if (IsTable(options.format)) return OpenTable(options, split);
   if (HasPictures(options.format)) return OpenPictures(options, split);
+  if (options.format == Format::kText) return OpenText(options, split);
   if (options.format == Format::kCifar10Bin) {
     absl::StatusOr<CifarSplit> images = OpenCifarSplit(options, split, /*keep_pixels=*/true);
     if (!images.ok()) return images.status();
@@ -312,10 +333,15 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenPlain(const DatasetOptions& options
 
 std::optional<Format> FormatNamed(absl::string_view name) {
   constexpr std::pair<absl::string_view, Format> kFormats[] = {
-      {"idx", Format::kIdx},       {"cifar10_bin", Format::kCifar10Bin},
-      {"npz", Format::kNpz},       {"csv", Format::kCsv},
-      {"libsvm", Format::kLibsvm}, {"image_folder", Format::kImageFolder},
-      {"rec", Format::kRec},       {"synthetic_digits", Format::kSyntheticDigits}};
+      {"idx", Format::kIdx},
+      {"cifar10_bin", Format::kCifar10Bin},
+      {"npz", Format::kNpz},
+      {"csv", Format::kCsv},
+      {"libsvm", Format::kLibsvm},
+      {"image_folder", Format::kImageFolder},
+      {"rec", Format::kRec},
+      {"text", Format::kText},
+      {"synthetic_digits", Format::kSyntheticDigits}};
   for (const auto& [known, format] : kFormats) {
     if (known == name) return format;
   }
@@ -351,6 +377,7 @@ absl::StatusOr<DatasetProbe> ProbeDataset(const DatasetOptions& options) {
   if (options.format == Format::kNpz) return ProbeNpz(options);
   if (IsTable(options.format)) return ProbeTable(options);
   if (HasPictures(options.format)) return ProbePictures(options);
+  if (options.format == Format::kText) return ProbeText(options);
   if (options.format == Format::kCifar10Bin) {
     for (const Split split : {Split::kTrain, Split::kTest}) {
       absl::StatusOr<CifarSplit> images = OpenCifarSplit(options, split, /*keep_pixels=*/false);

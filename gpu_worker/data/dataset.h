@@ -8,7 +8,8 @@
 //
 // `npz` reads one file with four arrays of numpy (npz.h). `csv` (csv.h) and `libsvm` (libsvm.h)
 // read a folder with a training and a test file, which may also be packed. Their numbers, and
-// floats of npz, are not scaled. A sample without rows and columns is an image of 1 x 1 x F.
+// floats of npz, are not scaled. A sample without rows and columns is an image of 1 x 1 x F. `text`
+// (text.h) reads a folder with a text; its bytes are tokens, which are not scaled either.
 //
 // `image_folder` (image_folder.h) and `rec` (record_io.h) have JPEG and PNG files. Each is
 // decoded to bytes when it is read, and brought to one size (picture.h).
@@ -38,7 +39,17 @@
 
 namespace capstan::data {
 
-enum class Format { kIdx, kCifar10Bin, kNpz, kCsv, kLibsvm, kImageFolder, kRec, kSyntheticDigits };
+enum class Format {
+  kIdx,
+  kCifar10Bin,
+  kNpz,
+  kCsv,
+  kLibsvm,
+  kImageFolder,
+  kRec,
+  kText,
+  kSyntheticDigits
+};
 enum class Split { kTrain = 0, kTest = 1 };  // the numbers go into synthetic images
 
 // The format that `data.format` names, or nothing.
@@ -49,7 +60,8 @@ struct DatasetOptions {
   // For formats with files: the folder, for kNpz the file; or file:// with it.
   std::string path_or_uri;
   std::vector<std::string> roots;  // the folder must lie in one; empty: anywhere
-  int64_t num_classes = 10;        // 1 .. 2^31 - 1; each label is below it
+  // 1 .. 2^31 - 1; each label is below it. The classes of kText are the characters that it has.
+  int64_t num_classes = 10;
   // Limits of one split, counting a byte per pixel and label; for kNpz, kCsv and kLibsvm 4 bytes
   // per label and float. Beyond hold_bytes, images of plain files are read when they are needed. A
   // set that must be held beyond memory_limit_bytes is refused.
@@ -61,15 +73,19 @@ struct DatasetOptions {
   // kCsv and kLibsvm: a shape's product is the number of features; {}: 1 x 1 x F. kImageFolder and
   // kRec: the size that each image is brought to, 1 or 3 channels; {}: 3 x 224 x 224.
   ImageShape shape;
-  // In the folder, for kCsv, kLibsvm and kRec; empty: train.csv, train.libsvm, train.rec and so on.
+  // In the folder, for kCsv, kLibsvm, kRec and kText; empty: train.csv, train.libsvm, train.rec and
+  // so on. Of kText: input.txt, and no test file.
   std::string train_file, test_file;
   std::string label_column = "0";     // kCsv: an index, -1 for the last one, or a name
   int64_t features = 0;               // kLibsvm; 0: the shape's, or the highest index of both files
-  std::vector<Transform> transforms;  // in this order; the test set as in evaluation
+  int64_t sequence_length = 64;       // kText: characters of a sample, 1 .. kMaxSequenceLength
+  double test_fraction = 0.1;         // kText without test_file: 0 .. kMaxTestFraction
+  std::vector<Transform> transforms;  // not for kText; in this order; the test set as in evaluation
   bool as_evaluation = false;         // the training set, too
 };
 
 constexpr int64_t kMaxSyntheticSamples = 1'000'000'000;
+constexpr double kMaxTestFraction = 0.9;
 
 struct DatasetInfo {
   int64_t count = 0;  // images of this split
@@ -129,7 +145,7 @@ struct DatasetProbe {
 // finds damage inside the images. Of `image_folder` it reads the names and the first image of
 // each split; of `rec` the index, or without one the headers of all records, and the first image.
 // `cifar10_bin` has its labels between the images, so everything is read: 0.1 s for plain files,
-// and one to two seconds for each .xz. Tables are parsed as a whole. Errors as above. It is also
+// and one to two seconds for each .xz. Tables and texts are read as a whole. Errors as above. It is also
 // InvalidSpec if the two splits have images of different sizes, or if the headers of CSV files
 // differ.
 absl::StatusOr<DatasetProbe> ProbeDataset(const DatasetOptions& options);

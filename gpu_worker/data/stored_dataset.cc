@@ -14,11 +14,12 @@ namespace {
 
 class ByteDataset final : public Dataset {
  public:
-  ByteDataset(const DatasetInfo& info, std::unique_ptr<ImageBytes> images)
-      : info_(info), images_(std::move(images)) {
+  // `tokens`: a byte stands for itself, else for a 255th of it.
+  ByteDataset(const DatasetInfo& info, std::unique_ptr<ImageBytes> images, bool tokens)
+      : info_(info), images_(std::move(images)), tokens_(tokens) {
     std::array<uint8_t, kByteValues> bytes;
     std::iota(bytes.begin(), bytes.end(), uint8_t{0});
-    BytesToFloats(bytes.data(), bytes.size(), byte_values_.data());
+    ToFloats(bytes.data(), bytes.size(), byte_values_.data());
   }
 
   const DatasetInfo& info() const override { return info_; }
@@ -32,7 +33,7 @@ class ByteDataset final : public Dataset {
     for (size_t i = 0; i < indices.size(); ++i) {
       absl::StatusOr<const uint8_t*> bytes = images_->Image(indices[i], scratch.data());
       if (!bytes.ok()) return bytes.status();
-      BytesToFloats(*bytes, size, images + static_cast<int64_t>(i) * size);
+      ToFloats(*bytes, size, images + static_cast<int64_t>(i) * size);
       labels[i] = images_->Label(indices[i]);
     }
     return absl::OkStatus();
@@ -56,8 +57,17 @@ class ByteDataset final : public Dataset {
   }
 
  private:
+  void ToFloats(const uint8_t* bytes, size_t size, float* out) const {
+    if (tokens_) {
+      std::copy_n(bytes, size, out);
+    } else {
+      BytesToFloats(bytes, size, out);
+    }
+  }
+
   const DatasetInfo info_;
   const std::unique_ptr<ImageBytes> images_;
+  const bool tokens_;
   std::array<float, kByteValues> byte_values_;
 };
 
@@ -151,7 +161,12 @@ std::shared_ptr<const uint8_t> Shared(std::unique_ptr<uint8_t[]> bytes) {
 
 std::unique_ptr<Dataset> MakeByteDataset(const DatasetInfo& info,
                                          std::unique_ptr<ImageBytes> images) {
-  return std::make_unique<ByteDataset>(info, std::move(images));
+  return std::make_unique<ByteDataset>(info, std::move(images), /*tokens=*/false);
+}
+
+std::unique_ptr<Dataset> MakeTokenDataset(const DatasetInfo& info,
+                                          std::unique_ptr<ImageBytes> images) {
+  return std::make_unique<ByteDataset>(info, std::move(images), /*tokens=*/true);
 }
 
 std::unique_ptr<Dataset> MakeFloatDataset(const DatasetInfo& info,

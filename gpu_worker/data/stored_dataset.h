@@ -86,18 +86,24 @@ std::shared_ptr<const uint8_t> Shared(std::unique_ptr<uint8_t[]> bytes);
 // A data set of bytes, each of which stands for float32(byte) / 255.
 std::unique_ptr<Dataset> MakeByteDataset(const DatasetInfo& info,
                                          std::unique_ptr<ImageBytes> images);
+// A data set of bytes, each of which is a token, i.e. stands for float32(byte).
+std::unique_ptr<Dataset> MakeTokenDataset(const DatasetInfo& info,
+                                          std::unique_ptr<ImageBytes> images);
 // A data set whose numbers are the floats themselves.
 std::unique_ptr<Dataset> MakeFloatDataset(const DatasetInfo& info,
                                           std::unique_ptr<ImageFloats> images);
 
 // Formats with files of their own, before any transform (npz_dataset.cc, picture_dataset.cc,
-// table_dataset.cc). The options have been checked. Errors as OpenDataset and ProbeDataset.
+// table_dataset.cc, text_dataset.cc). The options have been checked. Errors as OpenDataset and
+// ProbeDataset.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenNpz(const DatasetOptions& options, Split split);
 absl::StatusOr<DatasetProbe> ProbeNpz(const DatasetOptions& options);
 absl::StatusOr<std::unique_ptr<Dataset>> OpenPictures(const DatasetOptions& options, Split split);
 absl::StatusOr<DatasetProbe> ProbePictures(const DatasetOptions& options);
 absl::StatusOr<std::unique_ptr<Dataset>> OpenTable(const DatasetOptions& options, Split split);
 absl::StatusOr<DatasetProbe> ProbeTable(const DatasetOptions& options);
+absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const DatasetOptions& options, Split split);
+absl::StatusOr<DatasetProbe> ProbeText(const DatasetOptions& options);
 
 }  // namespace capstan::data
 

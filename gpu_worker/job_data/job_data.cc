@@ -10,6 +10,8 @@
 namespace capstan::gpu_worker {
 namespace {
 
+constexpr int64_t kMostCharacters = 256;  // bytes that differ
+
 // `transform` must come from a valid spec.
 data::Transform MakeTransform(const job::v1::Transform& transform) {
   if (transform.has_random_crop()) {
@@ -35,7 +37,10 @@ data::DatasetOptions MakeDatasetOptions(const job::v1::JobSpec& spec,
   options.format = data::FormatNamed(data.format()).value_or(data::Format::kIdx);
   options.path_or_uri = data.uri();
   options.roots = std::move(roots);
-  options.num_classes = spec.model().has_num_classes() ? spec.model().num_classes() : 10;
+  // Without a number of classes, a text has as many as it has characters.
+  options.num_classes = spec.model().has_num_classes()          ? spec.model().num_classes()
+                        : options.format == data::Format::kText ? kMostCharacters
+                                                                : 10;
   options.seed = spec.training().seed();
   if (data.has_train_samples()) options.train_samples = data.train_samples();
   if (data.has_test_samples()) options.test_samples = data.test_samples();
@@ -44,6 +49,8 @@ data::DatasetOptions MakeDatasetOptions(const job::v1::JobSpec& spec,
   options.test_file = data.test_file();
   if (data.has_label_column()) options.label_column = data.label_column();
   options.features = data.features();
+  if (data.has_sequence_length()) options.sequence_length = data.sequence_length();
+  if (data.has_test_fraction()) options.test_fraction = data.test_fraction();
   for (const job::v1::Transform& transform : data.transforms()) {
     options.transforms.push_back(MakeTransform(transform));
   }

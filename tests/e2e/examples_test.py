@@ -34,6 +34,9 @@ class ExamplesTest(support.TestCase):
                     real = ['--set', f'data.uri={support.FASHION_MNIST}']
                 elif reads == 'libsvm':
                     real = ['--set', f'data.uri={support.LIBSVM}']
+                elif reads == 'text':
+                    steps, real = 2, ['--set', f'data.uri={self.path("text")}']
+                    self.write('text/input.txt', 'To be, or not to be, that is the question:\n' * 200)
                 elif reads == 'cifar10_bin':  # a residual network, with a second per step
                     steps, real = 2, ['--set', f'data.uri={cifar10.write_small(self.path("cifar10"), tests=16)}']
                 run = self.capstan('run', '-o', 'json', '--example', name, *short(steps), *real)

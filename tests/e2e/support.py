@@ -17,6 +17,7 @@ CAPSTAN = os.path.join(BIN, 'capstan')
 SHARED = os.path.join(os.path.dirname(ROOT), 'shared', 'data')
 FASHION_MNIST = os.environ.get('CAPSTAN_DATA') or os.path.join(SHARED, 'fashion-mnist')
 LIBSVM = os.environ.get('CAPSTAN_LIBSVM') or os.path.join(SHARED, 'libsvm')
+TEXT = os.environ.get('CAPSTAN_TEXT') or os.path.join(SHARED, 'tinyshakespeare')
 GOLDEN = os.environ.get('CAPSTAN_GOLDEN') or os.path.join(SHARED, 'golden', 'lenet-fashion-mnist.json')
 
 

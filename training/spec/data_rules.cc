@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "training/codec/local_uri.h"
+#include "training/graph/models.h"
 #include "training/spec/rules.h"
 
 namespace capstan::training::spec {
@@ -13,6 +14,8 @@ namespace {
 constexpr int64_t kMaxFeatures = 1 << 20;
 constexpr int64_t kMaxImageSide = 1 << 14;
 constexpr int64_t kMaxNameBytes = 255;
+constexpr int64_t kMaxSequenceLength = 1 << 14;
+constexpr double kMaxTestFraction = 0.9;
 
 // -1, or the digits of an index.
 bool IsColumnIndex(absl::string_view text) {
@@ -110,22 +113,37 @@ void CheckTableKeys(const job::v1::Data& d, Rules& rules) {
     if (libsvm) rules.Range<int64_t>("data.features", d.features(), 1, kMaxFeatures);
     if (!libsvm) only("data.features", "'libsvm'");
   }
-  if (d.has_sequence_length()) only("data.sequence_length", "'text'");
-  if (d.has_test_fraction()) only("data.test_fraction", "'text'");
-  const bool table = csv || libsvm;
+  const bool table = csv || libsvm, text = d.format() == "text";
+  if (d.has_sequence_length()) {
+    if (text) {
+      rules.Range<int64_t>("data.sequence_length", d.sequence_length(), 1, kMaxSequenceLength);
+    } else {
+      only("data.sequence_length", "'text'");
+    }
+  }
+  if (d.has_test_fraction()) {
+    if (!text) only("data.test_fraction", "'text'");
+    if (text) rules.Range("data.test_fraction", d.test_fraction(), 0.0, kMaxTestFraction);
+    if (text && d.has_test_file()) {
+      rules.Fail("data.test_fraction", "and 'data.test_file' exclude each other: give one of them");
+    }
+  }
+  if (text && d.transforms_size() > 0) {
+    rules.Fail("data.transforms", "are for images, the samples of 'text' are characters");
+  }
   if (d.shape_size() > 0) {
     const bool has = table || HasPictures(d);
     if (has) CheckShape(d, rules);
     if (!has) only("data.shape", "'csv', 'libsvm', 'image_folder' and 'rec'");
   }
-  const bool has_files = table || d.format() == "rec";
-  constexpr char kWithFiles[] = "'csv', 'libsvm' and 'rec'";
+  const bool has_files = table || text || d.format() == "rec";
+  constexpr char kWithFiles[] = "'csv', 'libsvm', 'rec' and 'text'";
   if (d.has_train_file()) {
-    if (has_files) CheckFileName("data.train_file", d.train_file(), table, rules);
+    if (has_files) CheckFileName("data.train_file", d.train_file(), table || text, rules);
     if (!has_files) only("data.train_file", kWithFiles);
   }
   if (d.has_test_file()) {
-    if (has_files) CheckFileName("data.test_file", d.test_file(), table, rules);
+    if (has_files) CheckFileName("data.test_file", d.test_file(), table || text, rules);
     if (!has_files) only("data.test_file", kWithFiles);
   }
 }
@@ -136,16 +154,17 @@ void CheckData(const job::v1::JobSpec& spec, Rules& rules) {
   const auto& d = spec.data();
   rules.Required("data.format", d.has_format());
   if (d.has_format()) {
-    rules.OneOf(
-        "data.format", d.format(),
-        {"idx", "cifar10_bin", "npz", "csv", "libsvm", "image_folder", "rec", "synthetic_digits"});
+    rules.OneOf("data.format", d.format(),
+                {"idx", "cifar10_bin", "npz", "csv", "libsvm", "image_folder", "rec", "text",
+                 "synthetic_digits"});
   }
   const bool synthetic = d.format() == "synthetic_digits";
   const bool cifar = d.format() == "cifar10_bin";
   CheckTransforms(d, rules);
   if (synthetic && d.has_uri())
     rules.Fail("data.uri", "has no meaning for 'synthetic_digits', which draws its own images");
-  for (const char* files : {"idx", "cifar10_bin", "npz", "csv", "libsvm", "image_folder", "rec"}) {
+  for (const char* files :
+       {"idx", "cifar10_bin", "npz", "csv", "libsvm", "image_folder", "rec", "text"}) {
     if (d.format() == files) rules.Required("data.uri", d.has_uri());
   }
   if (d.has_uri()) {
@@ -166,6 +185,13 @@ void CheckData(const job::v1::JobSpec& spec, Rules& rules) {
     if (d.has_test_samples()) rules.Fail("data.test_samples", "is for 'synthetic_digits' only");
   }
   if (d.has_format()) CheckTableKeys(d, rules);
+  const bool images = synthetic || cifar || d.format() == "idx";
+  if (images && ModelReadsTokens(spec.model().name())) {
+    rules.Fail("model.name", absl::StrCat("is ", spec.model().name(),
+                                          ", which reads tokens: 'data.format' must be text, or "
+                                          "npz, csv or libsvm with tokens, found '",
+                                          d.format(), "'"));
+  }
   if ((synthetic || cifar) && spec.model().has_num_classes() && spec.model().num_classes() != 10) {
     rules.Fail("model.num_classes", absl::StrCat("must be 10 for '", d.format(), "', found ",
                                                  spec.model().num_classes()));
@@ -173,6 +199,12 @@ void CheckData(const job::v1::JobSpec& spec, Rules& rules) {
 }
 
 void FillDataDefaults(job::v1::Data& data) {
+  if (data.format() == "text") {
+    if (!data.has_train_file()) data.set_train_file("input.txt");
+    if (!data.has_sequence_length()) data.set_sequence_length(64);
+    if (!data.has_test_file() && !data.has_test_fraction()) data.set_test_fraction(0.1);
+    return;
+  }
   const bool csv = data.format() == "csv", libsvm = data.format() == "libsvm";
   if (HasPictures(data) && data.shape_size() == 0) {
     for (const int32_t side : {3, 224, 224}) data.add_shape(side);

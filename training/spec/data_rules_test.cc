@@ -1,4 +1,4 @@
-// The rules of `data` for tables (npz, csv and libsvm) and for images (image_folder and rec).
+// The rules of `data` for tables (npz, csv and libsvm), images (image_folder and rec) and text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "training/graph/models.h"
 #include "training/spec/job_file.h"
 #include "training/spec/resolve.h"
 #include "training/spec/validate.h"
@@ -79,6 +80,10 @@ TEST(DataRulesTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
        {"[2, 8, 8]", "[4, 8, 8]", "[3, 1024, 1024]", "[3, 224]"}},
       {"rec", "shape", {"[3, 299, 299]", "[1, 28, 28]"}, {"[2, 8, 8]", "[3, 0, 8]"}},
       {"rec", "train_file", {"a", "caltech.rec", "a.gz"}, {"''", "..", "a/b"}},
+      {"text", "train_file", {"play.txt", name}, {"''", "..", "a/b", "play.txt.gz"}},
+      {"text", "test_file", {"b"}, {"../b"}},
+      {"text", "sequence_length", {"1", "16384"}, {"0", "-1", "16385"}},
+      {"text", "test_fraction", {"0", "0.25", "0.9"}, {"-0.1", "0.91", "1"}},
   };
   for (const Case& c : cases) {
     const std::string key = absl::StrCat("data.", c.key);
@@ -93,17 +98,18 @@ TEST(DataRulesTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
 }
 
 TEST(DataRulesTest, AFormatHasItsKeysAlone) {
-  const TableKeys keys = {{"data.label_column", "1"}, {"data.shape", "[1, 2, 2]"},
-                          {"data.train_file", "a"},   {"data.test_file", "b"},
-                          {"data.features", "4"},     {"data.train_samples", "10"},
-                          {"data.test_samples", "10"}};
+  const TableKeys keys = {
+      {"data.label_column", "1"},  {"data.shape", "[1, 2, 2]"},   {"data.train_file", "a"},
+      {"data.test_file", "b"},     {"data.features", "4"},        {"data.train_samples", "10"},
+      {"data.test_samples", "10"}, {"data.sequence_length", "8"}, {"data.test_fraction", "0.2"}};
   const std::vector<std::pair<std::string, std::vector<bool>>> has = {
-      {"idx", {false, false, false, false, false, false, false}},
-      {"npz", {false, false, false, false, false, false, false}},
-      {"csv", {true, true, true, true, false, false, false}},
-      {"libsvm", {false, true, true, true, true, false, false}},
-      {"image_folder", {false, true, false, false, false, false, false}},
-      {"rec", {false, true, true, true, false, false, false}},
+      {"idx", {false, false, false, false, false, false, false, false, false}},
+      {"npz", {false, false, false, false, false, false, false, false, false}},
+      {"csv", {true, true, true, true, false, false, false, false, false}},
+      {"libsvm", {false, true, true, true, true, false, false, false, false}},
+      {"image_folder", {false, true, false, false, false, false, false, false, false}},
+      {"rec", {false, true, true, true, false, false, false, false, false}},
+      {"text", {false, false, true, true, false, false, false, true, true}},
   };
   for (const auto& [format, taken] : has) {
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -157,6 +163,53 @@ TEST(DataRulesTest, WhatIsLeftOutHasItsDefault) {
   images = TableSpec("image_folder", {{"data.shape", "[1, 28, 28]"}});
   FillDefaults(images);
   EXPECT_THAT(images.data().shape(), testing::ElementsAre(1, 28, 28));
+}
+
+TEST(DataRulesTest, ATextHasItsOwnDefaultsAndClasses) {
+  job::v1::JobSpec text = TableSpec("text", {{"model.num_classes", "null"}});
+  FillDefaults(text);
+  EXPECT_EQ(text.data().train_file(), "input.txt");
+  EXPECT_EQ(text.data().sequence_length(), 64);
+  EXPECT_DOUBLE_EQ(text.data().test_fraction(), 0.1);
+  EXPECT_FALSE(text.data().has_test_file());
+  EXPECT_FALSE(text.model().has_num_classes()) << "the data set has them";
+  text = TableSpec("text", {{"data.test_file", "b.txt"}});
+  FillDefaults(text);
+  EXPECT_FALSE(text.data().has_test_fraction());
+
+  common::v1::DatasetInfo info = Adult();
+  info.set_width(64);
+  const auto classes = [&](const TableKeys& keys, int32_t characters) {
+    info.set_num_classes(characters);
+    const auto spec = Resolve(TableSpec("text", keys), info, {.job_id = "j", .storage_path = "/"});
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return spec.ok() ? spec->spec().model().num_classes() : -1;
+  };
+  const TableKeys nano = {{"model.name", "gpt_nano"}, {"model.num_classes", "null"}};
+  EXPECT_EQ(classes(nano, 65), 65);
+  EXPECT_EQ(classes(nano, 1), 2) << "a network has at least two classes";
+  EXPECT_EQ(classes({{"model.num_classes", "70"}}, 65), 70);
+}
+
+TEST(DataRulesTest, WhatHasNoMeaningForATextIsRefused) {
+  EXPECT_EQ(TableErrors("text", {{"data.test_file", "b"}, {"data.test_fraction", "0.2"}}),
+            "j: error: 'data.test_fraction' and 'data.test_file' exclude each other: give one of "
+            "them\n");
+  EXPECT_EQ(TableErrors("text", {{"data.transforms", "[{normalize: {mean: [0.5], std: [2]}}]"}}),
+            "j: error: 'data.transforms' are for images, the samples of 'text' are characters\n");
+  EXPECT_EQ(TableErrors("text", {{"model.name", "gpt_nano"}}), "");
+  EXPECT_EQ(TableErrors("npz", {{"model.name", "gpt_nano"}}), "");
+  EXPECT_EQ(
+      TableErrors("idx", {{"model.name", "gpt_nano"}}),
+      "j: error: 'model.name' is gpt_nano, which reads tokens: 'data.format' must be text, or "
+      "npz, csv or libsvm with tokens, found 'idx'\n");
+}
+
+TEST(DataRulesTest, EveryModelIsTakenWithItsData) {
+  for (const absl::string_view name : ModelNames()) {
+    const char* const format = ModelReadsTokens(name) ? "text" : "idx";
+    EXPECT_EQ(TableErrors(format, {{"model.name", std::string(name)}}), "") << name;
+  }
 }
 
 // The same data, spelled out or by default, are the same numbers; other columns are others.

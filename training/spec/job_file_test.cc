@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "training/codec/local_uri.h"
-#include "training/graph/models.h"
 #include "training/spec/nearest.h"
 #include "training/spec/validate.h"
 #include "training/spec/yaml_tree.h"
@@ -54,12 +53,6 @@ TEST(JobFileTest, ReadsEveryKindOfValue) {
   EXPECT_EQ(file.spec.training().seed(), 42u);
   EXPECT_EQ(file.spec.labels().at("team"), "vision");
   EXPECT_DOUBLE_EQ(file.spec.limits().stall_timeout_seconds(), 300);
-}
-
-TEST(JobFileTest, EveryModelIsTaken) {
-  for (const absl::string_view name : ModelNames()) {
-    EXPECT_EQ(Errors(With("name: lenet_d2l", absl::StrCat("name: ", name))), "") << name;
-  }
 }
 
 // The name begins the job's id, which is an argument of commands.
@@ -220,7 +213,7 @@ training: {epochs: x, global_batch_size: 8, optimizer: {learning_rate: 0.1}}
 TEST(JobFileTest, AnOverrideHasNoPlaceInTheFile) {
   EXPECT_EQ(FormatErrors("j", ParseJobFile(kGood, {{"data", "{uri: /d, format: nope}"}}).errors),
             "j: error: 'data.format' must be one of idx, cifar10_bin, npz, csv, libsvm, "
-            "image_folder, rec, synthetic_digits, found 'nope'\n");
+            "image_folder, rec, text, synthetic_digits, found 'nope'\n");
   EXPECT_EQ(
       FormatErrors(
           "j", ParseJobFile(kGood, {{"data.transforms", "[{random_flip: {axis: up}}]"}}).errors),

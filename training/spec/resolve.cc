@@ -264,6 +264,11 @@ absl::StatusOr<ResolvedSpec> Resolve(const JobSpec& spec, const common::v1::Data
   out.set_job_id(options.job_id);
   *out.mutable_spec() = spec;
   FillDefaults(*out.mutable_spec());
+  if (!out.spec().model().has_num_classes()) {
+    constexpr int32_t kFewestClasses = 2;
+    out.mutable_spec()->mutable_model()->set_num_classes(
+        std::max(kFewestClasses, dataset.num_classes()));
+  }
   *out.mutable_dataset() = dataset;
   out.set_storage_path(absl::StrCat(options.storage_path, "/", options.job_id));
   out.set_chunk_floats(options.chunk_floats);

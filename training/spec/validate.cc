@@ -549,7 +549,9 @@ void FillFirstDefaults(JobSpec& spec) {
   if (!r.has_min_workers()) r.set_min_workers(r.num_workers());
   if (!r.has_device()) r.set_device("auto");
   auto& m = *spec.mutable_model();
-  if (!m.has_num_classes()) m.set_num_classes(10);
+  // Resolve knows the characters of a text.
+  const bool text = spec.data().format() == "text";
+  if (!m.has_num_classes() && !text) m.set_num_classes(10);
   if (!m.has_initializer()) m.mutable_initializer()->set_name("xavier");
   auto& d = *spec.mutable_data();
   if (!d.has_shuffle()) d.set_shuffle(true);
