@@ -231,10 +231,9 @@ def write_page(folder, versions, comparison):
     os.makedirs(folder, exist_ok=True)
     with open(path, 'w') as f:
         f.write('\n'.join([f'# gpt_nano on the characters of a text against PyTorch, {date}', '',
-                           f'{lenet_table.cpu_name()}, {len(os.sched_getaffinity(0))} cores; {versions}. Made by '
-                           '`tests/bench/torch_gpt.py`, which says what is compared with what;',
-                           f'in brackets what is allowed. Checks that failed: {comparison.failed}.', '', '```', *comparison.lines,
-                           '```', '']))
+                           f'{lenet_table.cpu_name()}, {len(os.sched_getaffinity(0))} cores; {versions}.',
+                           f'Made by `tests/bench/torch_gpt.py`, which says what is compared with what; in brackets what is allowed. '
+                           f'Checks that failed: {comparison.failed}.', '', '```', *comparison.lines, '```', '']))
     print(f'written: {path}')
 
 
