@@ -17,6 +17,7 @@
 #include "tests/contract/device_contract.h"
 #include "tests/contract/graph_contract.h"
 #include "tests/contract/plugin_card.h"
+#include "training/graph/models_gpt.h"
 #include "training/graph/models_resnet.h"
 #include "training/graph/random_graph.h"
 #include "training/ops/add/add.h"
@@ -201,6 +202,21 @@ TEST_P(GraphOperatorsTest, Bottlenecks) {
 
 TEST_P(GraphOperatorsTest, PreActivation) {
   ExpectResnetLikeReference({.blocks = {2, 1}, .pre_activation = true, .num_classes = 5}, 9, 1);
+}
+
+// Positions see each other through attention. Tokens are drawn around 0, so that some are no class.
+TEST_P(GraphOperatorsTest, LanguageModel) {
+  for (const double dropout : {0.0, 0.2}) {
+    const absl::StatusOr<Graph> graph = Graph::Build("gpt", {1, 1, 6},
+                                                     training::GptNodes({.layers = 2,
+                                                                         .heads = 2,
+                                                                         .width = 6,
+                                                                         .vocabulary = 5,
+                                                                         .positions = 6,
+                                                                         .dropout = dropout}));
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    ExpectLikeReference(*graph, 19);
+  }
 }
 
 // ---- Random graphs ----
