@@ -72,7 +72,7 @@ std::string ModelText(const Graph& graph, const ModelMemory& memory, int width) 
   }
   absl::StrAppend(&text, table.Text(width), "\nOne sample: ", Flops(graph.forward_flops()),
                   " forward, ", Flops(graph.training_flops()),
-                  " in training (products with parameters; a multiply-add is 2).\n");
+                  " in training (products with parameters or of matrices; a multiply-add is 2).\n");
   if (memory.batch > 0) {
     absl::StrAppend(&text, "Training ", memory.batch, " samples at a time on a CPU of this host: ",
                     Mebibytes(memory.plan_bytes + memory.float_bytes), ", of which ",

@@ -24,6 +24,7 @@
 
 #include "gpu_worker/engine/device/group.h"
 #include "gpu_worker/engine/device/open.h"
+#include "training/graph/case_graphs.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
 #include "training/init/init.h"
@@ -70,6 +71,12 @@ int64_t PeakBytes() {
   return 0;
 }
 
+// "attention" is a layer of a small transformer, with 64 tokens, 3 heads and width 48.
+absl::StatusOr<training::Graph> GraphOf(const std::string& model, const training::Shape& input) {
+  if (model != "attention") return training::MakeModel(model, 10, input);
+  return training::AttentionGraph({.tokens = 64, .inputs = 48, .heads = 3, .head_width = 16});
+}
+
 training::Shape InputShape(const std::string& model) {
   if (model.rfind("lenet", 0) == 0 || model == "mlp") return {1, 28, 28};
   return {3, 32, 32};
@@ -88,7 +95,7 @@ class Case {
  public:
   Case(engine::Device& device, const std::string& model, int64_t batch, int lanes, int threads,
        engine::Precision precision, bool brought, bool host_updates)
-      : graph_(training::MakeModel(model, 10, InputShape(model)).value()),
+      : graph_(GraphOf(model, InputShape(model)).value()),
         layout_(training::FlatLayout::Create(training::TensorSpecs(graph_)).value()),
         images_(batch * graph_.value_elements(0)),
         labels_(batch),

@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "tests/contract/device_cases.h"
 #include "training/codec/sha256.h"
+#include "training/graph/case_graphs.h"
 #include "training/graph/models.h"
 #include "training/ops/add/add.h"
 #include "training/ops/batch_normalization/batch_normalization.h"
@@ -89,12 +90,16 @@ struct Net {
 };
 // Computed once with all three. Only a kernel change that changes its bits may change these.
 constexpr Net kNets[] = {
+    {"attention", "fca90bc3c4521fd61ba9fa0cf8c44b875ae6dc08ff76b16aa31ed7d2a7728f57"},
+    {"arithmetic", "89358cc37b0b0fbdc244dc3ec625c54254ad1f1f68354dd0ec72e8a60bc0984e"},
     {"residual", "aeab12c5afa90464bdbb740963cefaf94d04dba8f8b21bd68907a638f1b43a76"},
     {"lenet", "4cd091f779d2d1bb6c38420ba83f732375ee6980a49f8ff406139e0bcd9636bf"},
     {"lenet_d2l", "cc5e79f507c281c8c8863d6bda4cc2093d30879df38a218324c8ff2901d77036"},
 };
 
 absl::StatusOr<Graph> MakeNet(const std::string& name) {
+  if (name == "attention") return training::AttentionGraph({.layers = 2, .tokens = 11});
+  if (name == "arithmetic") return training::ArithmeticGraph();
   return name == "residual" ? ResidualGraph() : training::MakeModel(name, 10, {1, 28, 28});
 }
 

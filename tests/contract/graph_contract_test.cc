@@ -11,6 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "training/graph/case_graphs.h"
 #include "training/ops/activation/activation.h"
 #include "training/ops/add/add.h"
 #include "training/ops/arithmetic/arithmetic.h"
@@ -21,6 +22,7 @@
 #include "training/ops/global_average_pool/global_average_pool.h"
 #include "training/ops/global_max_pool/global_max_pool.h"
 #include "training/ops/layer_normalization/layer_normalization.h"
+#include "training/ops/lrn/lrn.h"
 #include "training/ops/mat_mul/mat_mul.h"
 #include "training/ops/parameter/parameter.h"
 #include "training/ops/reduce/reduce.h"
@@ -282,6 +284,96 @@ TEST(GraphContractTest, NormsThatOthersReadRunAlone) {
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_EQ(FusedKernels(*graph, "with Relu"), 0);
   for (const int64_t count : {2, 37}) ExpectLikeReference(*graph, count);
+}
+
+// Attention: several tokens a row, one token, and more columns and rows than the tiles of a product.
+TEST(GraphContractTest, Attention) {
+  const training::AttentionOptions all[] = {
+      {.layers = 2, .tokens = 7, .inputs = 5, .heads = 3, .head_width = 5},
+      {.tokens = 1, .inputs = 1, .heads = 1, .head_width = 1},
+      {.tokens = 100, .inputs = 9, .heads = 1, .head_width = 30, .classes = 3},
+      {.tokens = 3, .inputs = 40, .heads = 1, .head_width = 130, .classes = 3}};
+  for (const training::AttentionOptions& options : all) {
+    const absl::StatusOr<Graph> graph = training::AttentionGraph(options);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    EXPECT_EQ(FusedKernels(*graph, "reference"), 0);
+    for (const int64_t count : {1, 17}) ExpectLikeReference(*graph, count);
+  }
+}
+
+TEST(GraphContractTest, ParametersOfArithmetic) {
+  const absl::StatusOr<Graph> graph = training::ArithmeticGraph();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(FusedKernels(*graph, "reference"), 0);
+  EXPECT_EQ(FusedKernels(*graph, "parameter"), 1) << "only that with two readers has a step";
+  for (const int64_t count : {1, 17, 1000}) ExpectLikeReference(*graph, count);
+}
+
+// A matrix that is a Parameter, in front or behind, with axes in front of it, and for all rows.
+TEST(GraphContractTest, ProductsWithParameters) {
+  struct Product {
+    Shape parameter, value;
+    bool behind;
+    const char* kernel;
+  };
+  const Product products[] = {{{5, 33}, {3, 5}, true, "direct"},
+                              {{1, 1, 6, 2}, {3, 4, 6}, true, "direct"},
+                              {{65, 17}, {65}, true, "direct"},
+                              {{2, 6, 3}, {2, 4, 6}, true, "by sample"},
+                              {{3, 2, 6, 3}, {1, 5, 6}, true, "by sample"},
+                              {{4, 5}, {2, 5, 3}, false, "by sample"}};
+  for (const Product& of : products) {
+    SCOPED_TRACE(training::ShapeToString(of.parameter));
+    Nodes nodes;
+    Shape shape = of.value;
+    if (shape.size() == 1) shape.insert(shape.begin(), 1);
+    int x = nodes.Add("in", training::Gemm{training::Elements(shape)}, {0});
+    x = nodes.Add("shape", training::Reshape{shape}, {x});
+    const int parameter =
+        nodes.Add("weights", training::ParameterNode{of.parameter, "initializer"}, {});
+    const int y =
+        nodes.Add("op", training::MatMul(),
+                  of.behind ? std::vector<int>{x, parameter} : std::vector<int>{parameter, x});
+    const absl::StatusOr<Graph> graph = nodes.Finish({6}, y, 3);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    EXPECT_EQ(FusedKernels(*graph, std::string("op3: ") + of.kernel), 1);
+    for (const int64_t count : {1, 37}) ExpectLikeReference(*graph, count);
+  }
+}
+
+// Rows that are longer than the runs in which gradients by parameters are summed, and blocks that are
+// cut into several pieces.
+TEST(GraphContractTest, LongRows) {
+  Nodes nodes;
+  int x = nodes.Add("in", training::Gemm{2400}, {0});
+  x = nodes.Add("shape", training::Reshape{{3, 20, 40}}, {x});
+  x = nodes.Add("lrn", training::LRN{3, 0.3, 0.75, 1}, {x});
+  x = nodes.Add("flatten", training::Flatten(), {x});
+  x = nodes.Add("norm", training::LayerNormalization(), {x});
+  x = nodes.Add("scale", training::Mul(),
+                {x, nodes.Add("number", training::ParameterNode{{1}, "initializer"}, {})});
+  x = nodes.Add("shift", training::Sub(),
+                {nodes.Add("row", training::ParameterNode{{2400}, "initializer"}, {}), x});
+  x = nodes.Add("softmax", training::Softmax(), {x});
+  const absl::StatusOr<Graph> graph = nodes.Finish({6}, x, 3);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  for (const int64_t count : {1, 17}) ExpectLikeReference(*graph, count);
+}
+
+// The images of missing samples are zeros, so the layer without a bias divides by 0 there.
+TEST(GraphContractTest, QuotientsOfMissingSamplesAddNothing) {
+  Nodes nodes;
+  const int x = nodes.Add("in", training::Gemm{6, /*bias=*/false}, {0});
+  const int same = nodes.Add("same", training::Div(), {x, x});
+  const int parameter = nodes.Add("top", training::ParameterNode{{6}, "initializer"}, {});
+  const int over = nodes.Add("over", training::Div(), {parameter, x});
+  int y = nodes.Add("sum", training::Add(), {same, over});
+  y = nodes.Add("shape", training::Reshape{{2, 3}}, {y});
+  const int matrix = nodes.Add("matrix", training::ParameterNode{{3, 4}, "initializer"}, {});
+  y = nodes.Add("product", training::MatMul(), {y, matrix});
+  const absl::StatusOr<Graph> graph = nodes.Finish({5}, y, 3);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  for (const int64_t count : {1, 17}) ExpectLikeReference(*graph, count);
 }
 
 // Evaluation uses the running statistics, so samples do not affect each other's results.

@@ -99,9 +99,9 @@ class Graph {
   // last position of a sequence, else 0.
   int64_t answer_offset() const { return values_[logits()].elements - num_classes(); }
 
-  // Floating-point operations of one sample in products with parameters. A multiply-add counts as 2
-  // and nothing else counts. forward_flops() is the forward pass alone. training_flops() adds the
-  // gradients by the parameters and by the values that need one. Both saturate at the largest
+  // Floating-point operations of one sample in products with parameters or of matrices. A
+  // multiply-add counts as 2 and nothing else counts. forward_flops() is the forward pass alone.
+  // training_flops() adds the gradients by the parameters and by the values that need one. Both saturate at the largest
   // int64.
   int64_t forward_flops() const { return forward_flops_; }
   int64_t training_flops() const { return training_flops_; }

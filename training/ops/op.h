@@ -73,9 +73,9 @@ struct Inference {
   ValueType output;
   std::vector<OpParameter> parameters;  // a weight before its bias, statistics last
   std::vector<SavedTensor> saved;
-  // Floating-point operations of one sample's forward pass in products with parameters; a
-  // multiply-add counts as 2. The gradients by the parameters and those by the input cost as much
-  // again, each. Saturated.
+  // Floating-point operations of one sample's forward pass in products with parameters or of
+  // matrices; a multiply-add counts as 2. The gradients by both factors cost as much again, each.
+  // Saturated.
   int64_t flops = 0;
 };
 

@@ -12,6 +12,7 @@
 #include "training/ops/conv/conv.h"
 #include "training/ops/dropout/dropout.h"
 #include "training/ops/gemm/gemm.h"
+#include "training/ops/mat_mul/mat_mul.h"
 #include "training/ops/op_cases.h"
 #include "training/ops/pool/pool.h"
 #include "training/ops/reduce/reduce.h"
@@ -327,6 +328,14 @@ TEST(OpParametersTest, DenseLayerHasFansAndWork) {
   EXPECT_EQ(instance->inferred.parameters[0].fan_in, 7);
   EXPECT_EQ(instance->inferred.parameters[0].fan_out, 5);
   EXPECT_EQ(instance->inferred.flops, 70);
+}
+
+TEST(OpParametersTest, AProductOfMatricesHasWork) {
+  const absl::StatusOr<OpInstance> instance =
+      Instantiate(MatMul(), Floats({{2, 1, 3, 4}, {5, 4, 6}}));
+  ASSERT_EQ(instance.status(), absl::OkStatus());
+  EXPECT_THAT(instance->inferred.output.shape, ElementsAre(2, 5, 3, 6));
+  EXPECT_EQ(instance->inferred.flops, 2 * 180 * 4);
 }
 
 // The last accepted number. The cases contain the first refused one.

@@ -9,6 +9,7 @@
 #include "gpu_worker/engine/cpu/cpu_device.h"
 #include "gpu_worker/engine/plugin/plugin_device.h"
 #include "gtest/gtest.h"
+#include "training/graph/case_graphs.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
 #include "training/ops/concat/concat.h"
@@ -164,6 +165,14 @@ TEST(AllocationTest, TimedStepsAllocateNothing) {
   const absl::StatusOr<training::Graph> graph = training::MakeModel("lenet", 10, {1, 28, 28});
   ASSERT_TRUE(graph.ok()) << graph.status();
   StepsOfGraphAllocateNothing(*MakeCpuDevice({}), *graph, /*most=*/70, /*time_kernels=*/true);
+}
+
+// Operators of transformers, and those that work element by element or sum within a sample.
+TEST(AllocationTest, StepsOfAttentionAndArithmeticAllocateNothing) {
+  for (const auto& graph : {training::AttentionGraph({.layers = 2}), training::ArithmeticGraph()}) {
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    StepsOfGraphAllocateNothing(*MakeCpuDevice({}), *graph, /*most=*/70);
+  }
 }
 
 // The host's part of a plug-in's step, on both sides of the ABI.

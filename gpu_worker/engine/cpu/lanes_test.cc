@@ -11,6 +11,7 @@
 #include "gpu_worker/engine/cpu/cpu_device.h"
 #include "gtest/gtest.h"
 #include "training/fold/test_folded_chunk.h"
+#include "training/graph/case_graphs.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
 #include "training/init/init.h"
@@ -51,6 +52,8 @@ absl::StatusOr<training::Graph> Others() {
 
 absl::StatusOr<training::Graph> GraphOf(const std::string& name) {
   if (name == "others") return Others();
+  if (name == "attention") return training::AttentionGraph({.tokens = 21, .heads = 3});
+  if (name == "arithmetic") return training::ArithmeticGraph();
   return training::MakeModel(name, 10, {1, 28, 28});
 }
 
@@ -174,20 +177,19 @@ TEST_P(LanesTest, EvaluationHasTheBitsOfAPlanOfOneLane) {
   EXPECT_EQ(got->correct, want->correct);
 }
 
-INSTANTIATE_TEST_SUITE_P(Nets, LanesTest,
-                         ::testing::Values(Case{"lenet", {32, 32, 32, 32, 32, 32, 32, 32}},
-                                           Case{"lenet", {33, 1, 0, 17, 16}},
-                                           Case{"lenet", {0, 5, 4}}, Case{"lenet", {40}},
-                                           Case{"lenet_d2l", {9, 10, 10, 10, 9, 10, 10, 10}},
-                                           Case{"lenet_d2l", {20, 0, 0, 35, 2, 1}},
-                                           Case{"mlp", {7, 18, 1, 16}},
-                                           Case{"others", {16, 15, 17, 0, 0, 0, 0, 3, 40}}),
-                         [](const auto& info) {
-                           std::string name = info.param.name;
-                           for (const int64_t lane : info.param.lanes)
-                             name += "_" + std::to_string(lane);
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Nets, LanesTest,
+    ::testing::Values(Case{"lenet", {32, 32, 32, 32, 32, 32, 32, 32}},
+                      Case{"lenet", {33, 1, 0, 17, 16}}, Case{"lenet", {0, 5, 4}},
+                      Case{"lenet", {40}}, Case{"lenet_d2l", {9, 10, 10, 10, 9, 10, 10, 10}},
+                      Case{"lenet_d2l", {20, 0, 0, 35, 2, 1}}, Case{"mlp", {7, 18, 1, 16}},
+                      Case{"attention", {17, 3, 0, 16}}, Case{"arithmetic", {0, 18, 33, 1, 16}},
+                      Case{"others", {16, 15, 17, 0, 0, 0, 0, 3, 40}}),
+    [](const auto& info) {
+      std::string name = info.param.name;
+      for (const int64_t lane : info.param.lanes) name += "_" + std::to_string(lane);
+      return name;
+    });
 
 // Samples of a lane are normalized together, so lanes are computed one after the other.
 TEST(CoupledLanesTest, ComeOneByOne) {

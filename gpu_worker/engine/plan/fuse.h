@@ -28,6 +28,11 @@ struct FusionPattern {
   int in_place_input = -1;
 };
 
+// Whether a device's kernel of `node` reads input number `input`, the value of a Parameter, from the
+// weights, and adds up the gradient by it. Then the value has no place, and the Parameter no step.
+// Asked only if no other node reads the value.
+using ReadsParameter = bool (*)(const training::Graph& graph, int node, int input);
+
 struct FusedRun {
   int first = 0, last = 0;  // nodes
   int pattern = 0;          // index

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "training/ops/parameter/parameter.h"
+
 namespace capstan::engine {
 namespace {
 
@@ -11,8 +13,9 @@ using training::InPlace;
 
 class Planner {
  public:
-  Planner(const Graph& graph, const std::vector<FusionPattern>& patterns)
-      : graph_(graph), patterns_(patterns) {
+  Planner(const Graph& graph, const std::vector<FusionPattern>& patterns,
+          ReadsParameter reads_parameter)
+      : graph_(graph), patterns_(patterns), reads_parameter_(reads_parameter) {
     program_.values.assign(graph.value_count(), -1);
     program_.gradients.assign(graph.value_count(), -1);
   }
@@ -40,8 +43,9 @@ class Planner {
     if (step(i).pattern < 0) {
       const InPlace of_op = graph_.def(step(i).first).in_place;
       if (of_op == InPlace::kOutput &&
-          graph_.value_elements(step(i).inputs[0]) != graph_.value_elements(step(i).output)) {
-        return InPlace::kNever;  // the input is broadcast
+          (step(i).parameters[0] >= 0 ||
+           graph_.value_elements(step(i).inputs[0]) != graph_.value_elements(step(i).output))) {
+        return InPlace::kNever;  // the input has no place, or is broadcast
       }
       return of_op;
     }
@@ -61,10 +65,33 @@ class Planner {
     return false;
   }
 
+  // Whether `node` is a Parameter whose value the kernel of its one reader takes from the weights.
+  bool IsReadFromWeights(int node, const std::vector<FusedRun>& fused) const {
+    if (reads_parameter_ == nullptr || graph_.def(node).name != training::ParameterNode::kName) {
+      return false;
+    }
+    const std::vector<int>& readers = graph_.readers(graph_.output_of(node));
+    if (readers.size() != 1) return false;
+    for (const FusedRun& run : fused) {
+      if (readers[0] >= run.first && readers[0] <= run.last) return false;
+    }
+    const std::vector<int>& inputs = graph_.nodes()[readers[0]].inputs;
+    const auto at = std::find(inputs.begin(), inputs.end(), graph_.output_of(node));
+    return reads_parameter_(graph_, readers[0], static_cast<int>(at - inputs.begin()));
+  }
+
   void CutIntoSteps() {
     const std::vector<FusedRun> fused = FindFusedRuns(graph_, patterns_);
+    std::vector<bool> from_weights;  // by value
+    from_weights.assign(graph_.value_count(), false);
     size_t next = 0;
     for (int node = 0; node < graph_.node_count();) {
+      if (IsReadFromWeights(node, fused)) {
+        from_weights[graph_.output_of(node)] = true;
+        step_of_.push_back(-1);
+        ++node;
+        continue;
+      }
       ProgramStep of;
       of.first = of.last = node;
       if (next < fused.size() && fused[next].first == node) {
@@ -75,7 +102,9 @@ class Planner {
       for (; node <= of.last; ++node) {
         step_of_.push_back(steps());
         for (const int input : graph_.nodes()[node].inputs) {
-          if (input <= of.first) of.inputs.push_back(input);
+          if (input > of.first) continue;
+          of.inputs.push_back(input);
+          of.parameters.push_back(from_weights[input] ? input - 1 : -1);
         }
       }
       program_.steps.push_back(std::move(of));
@@ -87,9 +116,10 @@ class Planner {
     for (int i = steps() - 1; i >= 0; --i) {
       ProgramStep& of = program_.steps[i];
       of.backward = graph_.needs_gradient(of.output);
-      for (const int input : of.inputs) {
+      for (size_t k = 0; k < of.inputs.size(); ++k) {
+        const int input = of.inputs[k];
         InputGradient gradient;
-        gradient.wanted = of.backward && graph_.needs_gradient(input);
+        gradient.wanted = of.backward && of.parameters[k] < 0 && graph_.needs_gradient(input);
         gradient.add = gradient.wanted && stored[input];
         if (gradient.wanted) stored[input] = true;
         of.gradients.push_back(gradient);
@@ -188,14 +218,16 @@ class Planner {
 
   const Graph& graph_;
   const std::vector<FusionPattern>& patterns_;
-  std::vector<int> step_of_;  // by node
+  const ReadsParameter reads_parameter_;
+  std::vector<int> step_of_;  // by node; -1: it has none
   Program program_;
 };
 
 }  // namespace
 
-Program MakeProgram(const Graph& graph, const std::vector<FusionPattern>& patterns) {
-  return Planner(graph, patterns).Run();
+Program MakeProgram(const Graph& graph, const std::vector<FusionPattern>& patterns,
+                    ReadsParameter reads_parameter) {
+  return Planner(graph, patterns, reads_parameter).Run();
 }
 
 }  // namespace capstan::engine

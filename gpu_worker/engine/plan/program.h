@@ -6,7 +6,7 @@
 // order, so the last reader stores and the others add (fixed bits).
 //
 // A step is a node, or a run of nodes that one kernel computes (fuse.h). Values inside a step have
-// no place. Time: forward of step i is i, its backward is 2 * steps - 1 - i.
+// no place. Nor does the value of a Parameter whose only reader takes it from the weights. Time: forward of step i is i, its backward is 2 * steps - 1 - i.
 //
 // Threads: a Program is immutable once MakeProgram has returned it.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_PLAN_PROGRAM_H_
@@ -37,6 +37,7 @@ struct ProgramStep {
   int first = 0, last = 0;               // nodes
   int pattern = -1;                      // for a run of several nodes
   std::vector<int> inputs;               // values from outside, node by node
+  std::vector<int> parameters;           // by input: a Parameter without a step, or -1
   int output = 0;                        // of the last node
   bool backward = false;                 // some parameter contributes to the output
   std::vector<InputGradient> gradients;  // by input
@@ -47,14 +48,16 @@ struct Program {
   std::vector<ProgramStep> steps;  // the last is the loss
   std::vector<PlannedBuffer> buffers;
   // Buffers by value. Two values share one if one is a view of the other, or if an operator works
-  // in place. -1: the value lies inside a step, or has no gradient. The loss has no buffer for its
-  // gradient.
+  // in place. -1: the value lies inside a step, is read from the weights, or has no gradient. The
+  // loss has no buffer for its gradient.
   std::vector<int> values;
   std::vector<int> gradients;
 };
 
-// `patterns`: the runs of nodes that the device computes as one.
-Program MakeProgram(const training::Graph& graph, const std::vector<FusionPattern>& patterns);
+// `patterns`: the runs of nodes that the device computes as one. `reads_parameter`: null if no kernel
+// does.
+Program MakeProgram(const training::Graph& graph, const std::vector<FusionPattern>& patterns,
+                    ReadsParameter reads_parameter = nullptr);
 
 }  // namespace capstan::engine
 

@@ -7,9 +7,11 @@
 #include "gtest/gtest.h"
 #include "training/graph/models.h"
 #include "training/ops/add/add.h"
+#include "training/ops/arithmetic/arithmetic.h"
 #include "training/ops/conv/conv.h"
 #include "training/ops/flatten/flatten.h"
 #include "training/ops/gemm/gemm.h"
+#include "training/ops/parameter/parameter.h"
 #include "training/ops/relu/relu.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
@@ -146,6 +148,56 @@ TEST(ProgramTest, ARunTakesThePlaceOfAnInputThatBackwardDoesNotRead) {
     // Backward reads the other input, step 2 of 4.
     EXPECT_EQ(program.buffers[program.values[1]].last, 2 * 4 - 1 - 2);
   }
+}
+
+// Reads every second input from the weights.
+bool SecondFromWeights(const Graph&, int, int input) { return input == 1; }
+
+// param0 is read by add2 alone, as its first input; param3 by mul4 alone, as its second; param5 by
+// two nodes.
+TEST(ProgramTest, AParameterThatItsOneReaderTakesFromTheWeightsHasNoPlace) {
+  std::vector<training::GraphNode> nodes;
+  nodes.push_back({"param0", training::ParameterNode{{4}}, {}});
+  nodes.push_back({"gemm1", training::Gemm{4}, {0}});
+  nodes.push_back({"add2", training::Add(), {1, 2}});
+  nodes.push_back({"param3", training::ParameterNode{{4}}, {}});
+  nodes.push_back({"mul4", training::Mul(), {3, 4}});
+  nodes.push_back({"param5", training::ParameterNode{{4}}, {}});
+  nodes.push_back({"add6", training::Add(), {5, 6}});
+  nodes.push_back({"add7", training::Add(), {7, 6}});
+  nodes.push_back({"loss", training::SoftmaxCrossEntropyLoss(), {8}});
+  const absl::StatusOr<Graph> graph = Graph::Build("test", {3}, nodes);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(MakeProgram(*graph, {}).steps.size(), 9u);
+  const Program program = MakeProgram(*graph, {}, SecondFromWeights);
+  using Pair = std::pair<int, int>;
+  EXPECT_THAT(Nodes(program), ElementsAre(Pair(0, 0), Pair(1, 1), Pair(2, 2), Pair(4, 4),
+                                          Pair(5, 5), Pair(6, 6), Pair(7, 7), Pair(8, 8)));
+  const ProgramStep& mul = program.steps[3];
+  EXPECT_THAT(mul.inputs, ElementsAre(3, 4));
+  EXPECT_THAT(mul.parameters, ElementsAre(-1, 3));
+  EXPECT_TRUE(mul.gradients[0].wanted);
+  EXPECT_FALSE(mul.gradients[1].wanted);
+  EXPECT_EQ(program.values[4], -1);
+  EXPECT_EQ(program.gradients[4], -1);
+  EXPECT_THAT(program.steps[2].parameters, ElementsAre(-1, -1));
+  for (const int stored : {1, 6}) {
+    EXPECT_GE(program.values[stored], 0) << stored;
+    EXPECT_GE(program.gradients[stored], 0) << stored;
+  }
+}
+
+// A run of several nodes reads values alone.
+TEST(ProgramTest, ARunReadsNoParameterFromTheWeights) {
+  std::vector<training::GraphNode> nodes;
+  nodes.push_back({"param0", training::ParameterNode{{4}}, {}});
+  nodes.push_back({"gemm1", training::Gemm{4}, {0}});
+  nodes.push_back({"add2", training::Add(), {2, 1}});
+  nodes.push_back({"loss", training::SoftmaxCrossEntropyLoss(), {3}});
+  const absl::StatusOr<Graph> graph = Graph::Build("test", {3}, nodes);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(MakeProgram(*graph, {}, SecondFromWeights).values[1], -1);
+  EXPECT_GE(MakeProgram(*graph, {Pattern({"Gemm", "Add"})}, SecondFromWeights).values[1], 0);
 }
 
 bool Never(const Graph&, int) { return false; }

@@ -32,7 +32,10 @@ absl::StatusOr<Inference> InferMatMul(absl::Span<const ValueType> x, Attributes&
   }
   shape->push_back(a[a.size() - 2]);
   shape->push_back(b.back());
+  const absl::StatusOr<int64_t> elements = ElementCount(*shape, "output");
+  if (!elements.ok()) return elements.status();
   Inference inferred;
+  inferred.flops = TwiceProduct(*elements, a.back());
   inferred.output.shape = *std::move(shape);
   return inferred;
 }

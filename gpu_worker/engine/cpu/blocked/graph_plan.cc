@@ -75,7 +75,7 @@ bool GraphPlan::one_lane() const {
 }
 
 absl::Status GraphPlan::PlaceAll() {
-  program_ = MakeProgram(graph_, FusedPatterns());
+  program_ = MakeProgram(graph_, FusedPatterns(), ReadsParameterFromWeights);
   const int64_t places = max_blocks_ * kSideBySide;
   std::vector<ArenaBuffer> arena;
   absl::int128 all = 0;  // an upper bound of the memory
@@ -105,7 +105,9 @@ NodePlaces GraphPlan::PlacesOf(const ProgramStep& step, const std::vector<int64_
   places.math = &math_;
   for (size_t k = 0; k < step.inputs.size(); ++k) {
     const int input = step.inputs[k];
-    places.x.push_back(buffers_[program_.values[input]]);
+    const int of_weights = step.parameters[k];
+    places.x.push_back(of_weights >= 0 ? nullptr : buffers_[program_.values[input]]);
+    places.of_inputs.push_back(of_weights >= 0 ? offsets[graph_.parameters_of(of_weights)[0]] : -1);
     NodePlaces::Gradient gradient;
     if (step.gradients[k].wanted) {
       gradient = {buffers_[program_.gradients[input]], step.gradients[k].add};
@@ -269,6 +271,9 @@ void GraphPlan::FindReadyPrefixes(const std::vector<int64_t>& offsets) {
     if (!step->backward) continue;
     for (int node = step->first; node <= step->last; ++node) {
       for (const int parameter : graph_.parameters_of(node)) done[parameter] = true;
+    }
+    for (const int node : step->parameters) {
+      if (node >= 0) done[graph_.parameters_of(node)[0]] = true;
     }
     int64_t ready = total_floats_;
     for (size_t p = 0; p < offsets.size(); ++p) {

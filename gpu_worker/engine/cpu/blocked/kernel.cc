@@ -3,6 +3,10 @@
 #include <utility>
 
 #include "absl/strings/string_view.h"
+#include "training/ops/add/add.h"
+#include "training/ops/arithmetic/arithmetic.h"
+#include "training/ops/mat_mul/mat_mul.h"
+#include "training/ops/parameter/parameter.h"
 #include "training/ops/pool/pool.h"
 #include "training/ops/table.h"
 
@@ -25,6 +29,20 @@ constexpr Maker kFusedKernels[] = {MakeConvPoolPhases, MakeConvPoolPhases, MakeG
                                    MakeNormAddReluPhases, MakeNormReluPhases};
 
 }  // namespace
+
+bool ReadsParameterFromWeights(const training::Graph& graph, int node, int input) {
+  const std::string& op = graph.def(node).name;
+  if (op == training::MatMul::kName) {
+    const training::Shape& matrix = graph.instance(node).x[1].shape;
+    return input == 1 && training::Elements(matrix) == matrix.end()[-2] * matrix.back();
+  }
+  if (op != training::Add::kName && op != training::Sub::kName && op != training::Mul::kName &&
+      op != training::Div::kName) {
+    return false;
+  }
+  const int other = graph.nodes()[node].inputs[static_cast<size_t>(1 - input)];
+  return other == 0 || graph.def(other - 1).name != training::ParameterNode::kName;
+}
 
 const std::vector<FusionPattern>& FusedPatterns() {
   static const std::vector<FusionPattern>& patterns = *new std::vector<FusionPattern>{

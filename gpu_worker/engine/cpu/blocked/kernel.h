@@ -80,7 +80,11 @@ struct NodePlaces {
   };
   std::vector<Gradient> dx;
   std::vector<int64_t> parameters;  // offsets in the flat vectors
-  int64_t max_blocks = 0;           // of all lanes
+  // By input: the offset of a Parameter that the kernel reads from the weights instead of x, or -1.
+  // Empty: all are -1.
+  std::vector<int64_t> of_inputs;
+  int64_t of_input(size_t input) const { return of_inputs.empty() ? -1 : of_inputs[input]; }
+  int64_t max_blocks = 0;  // of all lanes
   int64_t max_lanes = 1;
 };
 
@@ -123,6 +127,10 @@ absl::StatusOr<NodePhases> MakeNormAddReluPhases(const training::Graph& graph, i
 FusionPattern NormReluPattern();
 absl::StatusOr<NodePhases> MakeNormReluPhases(const training::Graph& graph, int first,
                                               const NodePlaces& places);
+
+// Whether the kernel of `node` reads a Parameter from the weights: the second factor of MatMul if it
+// is one matrix, and either input of Add, Sub, Mul and Div.
+bool ReadsParameterFromWeights(const training::Graph& graph, int node, int input);
 
 // The runs of nodes that one kernel computes.
 const std::vector<FusionPattern>& FusedPatterns();

@@ -1,5 +1,4 @@
-// Operators that only copy, add or compare element by element, and views. An Add that broadcasts
-// runs by its reference.
+// Operators that only copy, add or compare element by element, and views.
 #include <cstdint>
 
 #include "gpu_worker/engine/cpu/blocked/kernel.h"
@@ -32,12 +31,6 @@ absl::StatusOr<NodePhases> MakeReluPhases(const training::Graph& graph, int node
 
 absl::StatusOr<NodePhases> MakeSumPhases(const training::Graph& graph, int node,
                                          const NodePlaces& places) {
-  for (const int input : graph.nodes()[node].inputs) {
-    // An Add that broadcasts.
-    if (graph.value_elements(input) != graph.value_elements(graph.output_of(node))) {
-      return MakeReferencePhases(graph, node, places);
-    }
-  }
   const Runs runs = RunsOf(graph, node);
   NodePhases phases;
   phases.kernel = "pointwise";

@@ -93,6 +93,19 @@ void BackwardPlane(const PoolShape& shape, const float* x, const float* dy, floa
   }
 }
 
+// The place of each sample's first largest number of a plane, or of its first NaN.
+void FindLargest(const float* x, int64_t plane, int64_t (&place)[kSideBySide]) {
+  float largest[kSideBySide];
+  for (int64_t l = 0; l < kSideBySide; ++l) largest[l] = x[l], place[l] = 0;
+  for (int64_t at = kSideBySide; at < plane; at += kSideBySide) {
+    for (int64_t l = 0; l < kSideBySide; ++l) {
+      const float v = x[at + l];
+      const bool better = v > largest[l] || (v != v && largest[l] == largest[l]);
+      if (better) largest[l] = v, place[l] = at;
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<NodePhases> MakePoolPhases(const training::Graph& graph, int node,
@@ -114,6 +127,35 @@ absl::StatusOr<NodePhases> MakePoolPhases(const training::Graph& graph, int node
                                  if (!places.dx[0].add) std::fill_n(dx, shape->x_plane(), 0.0f);
                                  BackwardPlane(*shape, places.x[0] + piece * shape->x_plane(),
                                                places.dy + piece * shape->y_plane(), dx);
+                               }});
+  }
+  return phases;
+}
+
+absl::StatusOr<NodePhases> MakeGlobalMaxPhases(const training::Graph& graph, int node,
+                                               const NodePlaces& places) {
+  const training::Shape& shape = graph.instance(node).x[0].shape;  // [channels][...]
+  const int64_t channels = shape[0];
+  const int64_t plane = training::Elements(shape) / channels * kSideBySide;
+  NodePhases phases;
+  phases.kernel = "planes";
+  const auto pieces = [channels](const BatchRun& run) { return run.blocks * channels; };
+  phases.forward.push_back({0, pieces, [=](const BatchRun&, int64_t piece, char*) {
+                              int64_t place[kSideBySide];
+                              const float* const x = places.x[0] + piece * plane;
+                              FindLargest(x, plane, place);
+                              float* const y = places.y + piece * kSideBySide;
+                              for (int64_t l = 0; l < kSideBySide; ++l) y[l] = x[place[l] + l];
+                            }});
+  if (places.backward && places.dx[0].data != nullptr) {
+    phases.backward.push_back({0, pieces, [=](const BatchRun&, int64_t piece, char*) {
+                                 int64_t place[kSideBySide];
+                                 FindLargest(places.x[0] + piece * plane, plane, place);
+                                 float* const dx = places.dx[0].data + piece * plane;
+                                 if (!places.dx[0].add) std::fill_n(dx, plane, 0.0f);
+                                 const float* const dy = places.dy + piece * kSideBySide;
+                                 for (int64_t l = 0; l < kSideBySide; ++l)
+                                   dx[place[l] + l] += dy[l];
                                }});
   }
   return phases;
