@@ -34,22 +34,22 @@ struct TermTarget {
 
 // make_term(run, block, places) gives the term of a row: without its target and its count.
 template <typename MakeTerm>
-Phase TermPhase(const Walk& walk, const BlockedMath& math, const TermTarget& target,
+Phase TermPhase(const RowWalk& walk, const BlockedMath& math, const TermTarget& target,
                 MakeTerm make_term) {
   const int64_t parts = walk.Parts(target.tensor);
   return {0, PartsOfBlocks(parts),
           [=, loops = &StridedLoopsOf(math)](const BatchRun& run, int64_t piece, char*) {
             const int64_t block = piece / parts;
-            const Walk part = walk.Part(target.tensor, piece % parts, parts);
+            const RowWalk part = walk.Part(target.tensor, piece % parts, parts);
             const int64_t step = part.step(target.tensor);
             float* const to = target.data + block * target.elements * kSideBySide;
             if (target.repeats && !target.add) {
-              const Walk once = part.Once(target.tensor);
-              once.ForRows([&](const Walk::Places& at) {
+              const RowWalk once = part.Once(target.tensor);
+              once.ForRows([&](const RowWalk::Places& at) {
                 ZeroSamples(to + at[target.tensor], once.size(), step, 0);
               });
             }
-            part.ForRows([&](const Walk::Places& at) {
+            part.ForRows([&](const RowWalk::Places& at) {
               TermCall call = make_term(run, block, at);
               call.count = part.size();
               call.to = to + at[target.tensor];
@@ -59,8 +59,8 @@ Phase TermPhase(const Walk& walk, const BlockedMath& math, const TermTarget& tar
             });
             const int64_t there = target.zero_if_missing ? run.InBlock(block) : kSideBySide;
             if (there == kSideBySide) return;
-            const Walk once = part.Once(target.tensor);
-            once.ForRows([&](const Walk::Places& at) {
+            const RowWalk once = part.Once(target.tensor);
+            once.ForRows([&](const RowWalk::Places& at) {
               ZeroSamples(to + at[target.tensor], once.size(), step, there);
             });
           }};
@@ -69,7 +69,7 @@ Phase TermPhase(const Walk& walk, const BlockedMath& math, const TermTarget& tar
 // Sums terms over the samples of each block, for the gradient by a parameter that is tensor `tensor`
 // of the walk. The terms of a row are summed over its samples and then added to the sums.
 template <typename MakeTerm>
-Phase TermSumsPhase(const Walk& walk, const BlockedMath& math, size_t tensor,
+Phase TermSumsPhase(const RowWalk& walk, const BlockedMath& math, size_t tensor,
                     const BlockSums& block_sums, MakeTerm make_term) {
   constexpr int64_t kAtOnce = 256;
   const int64_t parts = walk.Parts(tensor);
@@ -77,28 +77,35 @@ Phase TermSumsPhase(const Walk& walk, const BlockedMath& math, size_t tensor,
           [=, math = &math](const BatchRun& run, int64_t piece, char* scratch) {
             const StridedLoops& loops = StridedLoopsOf(*math);
             const int64_t block = piece / parts, there = run.InBlock(block);
-            const Walk part = walk.Part(tensor, piece % parts, parts);
+            const RowWalk part = walk.Part(tensor, piece % parts, parts);
             const int64_t step = part.step(tensor);
             auto* const terms = reinterpret_cast<float*>(scratch);
             float* const totals = terms + kAtOnce * kSideBySide;
             float* const to = block_sums.of(block);
-            const Walk once = part.Once(tensor);
-            once.ForRows([&](const Walk::Places& at) {
+            const RowWalk once = part.Once(tensor);
+            once.ForRows([&](const RowWalk::Places& at) {
               for (int64_t i = 0; i < once.size(); ++i) to[at[tensor] + i * step] = 0;
             });
-            part.ForRows([&](const Walk::Places& at) {
+            part.ForRows([&](const RowWalk::Places& at) {
               TermCall call = make_term(run, block, at);
               call.to = terms;
               call.to_step = step == 0 ? 0 : kSideBySide;
               for (int64_t first = 0; first < part.size(); first += kAtOnce) {
                 call.count = std::min(kAtOnce, part.size() - first);
-                loops.term(call);
+                // Terms that lie together already are not copied.
+                const bool there_already = call.term == Term::kSame && !call.dy.number &&
+                                           step != 0 && call.dy.step == kSideBySide;
+                const float* const from = there_already ? call.dy.at : terms;
+                if (!there_already) loops.term(call);
                 for (StridedOperand* const of : {&call.dy, &call.a, &call.b}) {
                   of->at += call.count * of->step;
                 }
                 const int64_t sums = step == 0 ? 1 : call.count;
-                if (there < kSideBySide) ZeroSamples(terms, sums, kSideBySide, there);
-                math->sum_samples(sums, terms, totals);
+                // Gradients of missing samples are zeros, but their quotients need not be.
+                if (!there_already && there < kSideBySide) {
+                  ZeroSamples(terms, sums, kSideBySide, there);
+                }
+                math->sum_samples(sums, from, totals);
                 float* const at_row = to + at[tensor] + first * step;
                 for (int64_t i = 0; i < sums; ++i) at_row[i * step] += totals[i];
               }

@@ -15,14 +15,14 @@
 
 namespace capstan::engine {
 
-class Walk {
+class RowWalk {
  public:
   using Places = std::array<int64_t, 3>;  // by tensor, in floats
 
   // strides[k]: of tensor k along the axes of `shape`, in its elements. An element has scale[k]
   // floats: 16, or 1 for weights. `first`: the places of index 0, in elements.
-  Walk(const training::Shape& shape, const std::array<training::Strides, 3>& strides,
-       const Places& scale, const Places& first = {}) {
+  RowWalk(const training::Shape& shape, const std::array<training::Strides, 3>& strides,
+          const Places& scale, const Places& first = {}) {
     for (size_t k = 0; k < 3; ++k) first_[k] = first[k] * scale[k];
     for (size_t i = 0; i < shape.size(); ++i) {
       if (shape[i] == 1) continue;
@@ -56,8 +56,8 @@ class Walk {
     for (size_t i = 0; i < count_; ++i) floats *= axes_[i].size;
     return std::min(axis.size, CeilDivide(floats, kPieceFloats));
   }
-  Walk Part(size_t tensor, int64_t part, int64_t parts) const {
-    Walk of = *this;
+  RowWalk Part(size_t tensor, int64_t part, int64_t parts) const {
+    RowWalk of = *this;
     if (parts == 1) return of;
     Axis& axis = of.axes_[LongestAxis(tensor)];
     const int64_t begin = axis.size * part / parts;
@@ -67,8 +67,8 @@ class Walk {
   }
 
   // The same walk over the places of one tensor: each once, without its repetitions.
-  Walk Once(size_t tensor) const {
-    Walk of = *this;
+  RowWalk Once(size_t tensor) const {
+    RowWalk of = *this;
     for (size_t i = 0; i < of.count_; ++i) {
       if (of.axes_[i].steps[tensor] == 0) of.axes_[i].size = 1;
     }

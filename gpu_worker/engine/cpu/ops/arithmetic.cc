@@ -70,7 +70,7 @@ class ArithmeticKernel {
  private:
   static constexpr size_t kOutput = 2;
 
-  static Walk WalkOf(const training::OpInstance& op, const NodePlaces& places) {
+  static RowWalk WalkOf(const training::OpInstance& op, const NodePlaces& places) {
     const training::Shape& y = op.inferred.output.shape;
     const auto scale = [&places](size_t input) {
       return places.of_input(input) < 0 ? kSideBySide : 1;
@@ -83,7 +83,7 @@ class ArithmeticKernel {
 
   // One of the inputs from the places of a row on.
   StridedOperand Input(const BatchRun& run, size_t input, int64_t block,
-                       const Walk::Places& at) const {
+                       const RowWalk::Places& at) const {
     const int64_t offset = places_.of_input(input);
     if (offset >= 0) return {run.weights + offset + at[input], walk_.step(input), true};
     return {places_.x[input] + block * elements_[input] * kSideBySide + at[input],
@@ -92,10 +92,10 @@ class ArithmeticKernel {
 
   void Forward(const BatchRun& run, int64_t block, int64_t part, int64_t parts) const {
     const StridedLoops& loops = StridedLoopsOf(*places_.math);
-    const Walk walk = walk_.Part(kOutput, part, parts);
+    const RowWalk walk = walk_.Part(kOutput, part, parts);
     // Quotients of missing samples need not be numbers.
     const int64_t there = op_ == BinaryOp::kDiv ? run.InBlock(block) : kSideBySide;
-    walk.ForRows([&](const Walk::Places& at) {
+    walk.ForRows([&](const RowWalk::Places& at) {
       float* const y = places_.y + block * elements_[kOutput] * kSideBySide + at[kOutput];
       loops.binary({op_, walk.size(), Input(run, 0, block, at), Input(run, 1, block, at), y});
       if (there < kSideBySide) ZeroSamples(y, walk.size(), kSideBySide, there);
@@ -103,7 +103,8 @@ class ArithmeticKernel {
   }
 
   // What the gradient by an input is the sum of, in the row at `at`.
-  TermCall TermAt(const BatchRun& run, size_t input, int64_t block, const Walk::Places& at) const {
+  TermCall TermAt(const BatchRun& run, size_t input, int64_t block,
+                  const RowWalk::Places& at) const {
     TermCall call;
     call.dy = {places_.dy + block * elements_[kOutput] * kSideBySide + at[kOutput],
                walk_.step(kOutput)};
@@ -128,14 +129,14 @@ class ArithmeticKernel {
   struct TermOfInput {
     std::shared_ptr<const ArithmeticKernel> kernel;
     size_t input;
-    TermCall operator()(const BatchRun& run, int64_t block, const Walk::Places& at) const {
+    TermCall operator()(const BatchRun& run, int64_t block, const RowWalk::Places& at) const {
       return kernel->TermAt(run, input, block, at);
     }
   };
 
   const BinaryOp op_;
   const std::array<int64_t, 3> elements_;
-  const Walk walk_;
+  const RowWalk walk_;
   const NodePlaces places_;
 };
 
@@ -154,25 +155,26 @@ absl::StatusOr<NodePhases> MakeParameterPhases(const training::Graph& graph, int
                                                const NodePlaces& places) {
   const int64_t elements = graph.value_elements(graph.output_of(node));
   const int64_t offset = places.parameters[0];
-  const Walk walk({elements}, {training::Strides{1}, {1}, {}}, {1, kSideBySide, 1});
+  const RowWalk walk({elements}, {training::Strides{1}, {1}, {}}, {1, kSideBySide, 1});
   NodePhases phases;
   phases.kernel = "pointwise";
   TermTarget target;
   target.tensor = 1;
   target.data = places.y;
   target.elements = elements;
-  phases.forward.push_back(TermPhase(
-      walk, *places.math, target, [offset](const BatchRun& run, int64_t, const Walk::Places& at) {
-        TermCall call;
-        call.dy = {run.weights + offset + at[0], 1, true};
-        return call;
-      }));
+  phases.forward.push_back(
+      TermPhase(walk, *places.math, target,
+                [offset](const BatchRun& run, int64_t, const RowWalk::Places& at) {
+                  TermCall call;
+                  call.dy = {run.weights + offset + at[0], 1, true};
+                  return call;
+                }));
   if (!places.backward) return phases;
   const absl::StatusOr<BlockSums> sums = BlockSums::Make(phases, places, elements);
   if (!sums.ok()) return sums.status();
   phases.backward.push_back(TermSumsPhase(
       walk, *places.math, 0, *sums,
-      [dy = places.dy, elements](const BatchRun&, int64_t block, const Walk::Places& at) {
+      [dy = places.dy, elements](const BatchRun&, int64_t block, const RowWalk::Places& at) {
         TermCall call;
         call.dy = {dy + block * elements * kSideBySide + at[1], kSideBySide};
         return call;

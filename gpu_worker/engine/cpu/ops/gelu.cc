@@ -1,10 +1,10 @@
-// Gelu: x Phi(x), with the bits of the reference in training/ops/gelu.
+// Gelu: x Phi(x), in float.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu_worker/engine/cpu/ops/gelu.cc"
 #include "training/ops/gelu/gelu.h"
 
+#include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "gpu_worker/engine/cpu/blocked/instruction_sets.h"
 #include "gpu_worker/engine/cpu/blocked/kernel.h"
@@ -31,112 +31,74 @@ namespace capstan::engine {
 namespace HWY_NAMESPACE {
 namespace {
 
-#include "gpu_worker/engine/cpu/blocked/doubles-inl.h"
+#include "gpu_worker/engine/cpu/blocked/vectors-inl.h"
+// Uses the vectors above.
+#include "gpu_worker/engine/cpu/blocked/floats-inl.h"
 
-// For |x| < 0.5.
-HWY_INLINE V64 NearErfc(V64 x) {
-  constexpr double kErf[] = {1.0,
-                             -1.0 / 3,
-                             1.0 / 10,
-                             -1.0 / 42,
-                             1.0 / 216,
-                             -1.0 / 1320,
-                             1.0 / 9360,
-                             -1.0 / 75600,
-                             1.0 / 685440,
-                             -1.0 / 6894720,
-                             1.0 / 76204800,
-                             -1.0 / 918086400,
-                             1.0 / 11975040000,
-                             -1.0 / 168129561600};
-  const V64 product =
-      hn::Mul(hn::Mul(hn::Set(d64, 1.1283791670955126), x), Polynomial(kErf, hn::Mul(x, x)));
-  return hn::Sub(hn::Set(d64, 1.0), product);
+// Phi(x), and its derivative if `slope` is not null. For u = |x|:
+//   Phi(-u) = e^(-u^2 / 2) t P(t) with t = 1 / (1 + 0.3 u)
+// where P is the polynomial through the Chebyshev points of u in [0, 14]. Its relative error is below
+// 5e-9. Beyond 14 the power is 0.
+HWY_INLINE V NormalPhi(V x, V* slope) {
+  const V one = hn::Set(d, 1.0f), half = hn::Set(d, 0.5f);
+  const V u = hn::Min(hn::Abs(x), hn::Set(d, 14.0f));
+  const V t = hn::Div(one, Fma(u, hn::Set(d, 0.3f), one));
+  V sum = hn::Set(d, -0.020914359720613233f);
+  for (const float c : {0.11404027204056018f, -0.2320384828827947f, 0.19694067697681128f,
+                        -0.08374254900716174f, 0.09848074019126085f, 0.07758906437013002f,
+                        0.11040517984923649f, 0.11955176322826765f, 0.11968769314521152f}) {
+    sum = Fma(sum, t, hn::Set(d, c));
+  }
+  // u^2 in two parts, because a power enlarges the rounding error of its exponent.
+  const V square = hn::Mul(u, u), low = Fma(u, u, hn::Neg(square));
+  const V power = hn::Mul(ExpF(hn::Mul(square, hn::Neg(half))), Fma(low, hn::Neg(half), one));
+  if (slope != nullptr) *slope = hn::Mul(power, hn::Set(d, 0.39894228040143268f));
+  const V below = hn::Mul(power, hn::Mul(t, sum));
+  return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), below, hn::Sub(one, below));
 }
 
-// For all other x.
-HWY_INLINE V64 FarErfc(V64 x) {
-  constexpr double kWeights[] = {
-      0.77880078307140488,    0.36787944117144233,    0.10539922456186433,
-      0.018315638888734179,   0.0019304541362277093,  0.00012340980408667956,
-      4.7851173921290088e-06, 1.1253517471925912e-07, 1.6052280551856116e-09,
-      1.3887943864964021e-11, 7.2877240958196922e-14, 2.3195228302435696e-16,
-      4.4777324417183015e-19};
-  constexpr double kPi = 3.14159265358979323846;
-  const V64 one = hn::Set(d64, 1.0), two = hn::Set(d64, 2.0);
-  const V64 a = hn::Abs(x), square = hn::Mul(a, a);
-  V64 sum = hn::Zero(d64);
-  for (int n = 13; n >= 1; --n) {
-    const V64 to = hn::Add(square, hn::Set(d64, 0.25 * n * n));
-    sum = hn::Add(sum, hn::Div(hn::Set(d64, kWeights[n - 1]), to));
-  }
-  sum = hn::Add(hn::Mul(two, sum), hn::Div(one, square));
-  const hn::RebindToUnsigned<D64> du;
-  const auto upper = hn::Set(du, ~((uint64_t{1} << 27) - 1));
-  const V64 first = hn::BitCast(d64, hn::And(hn::BitCast(du, a), upper));
-  const V64 gauss = hn::Mul(Exp(hn::Mul(hn::Neg(first), first)),
-                            Exp(hn::Mul(hn::Neg(hn::Sub(a, first)), hn::Add(a, first))));
-  V64 y = hn::Mul(gauss, hn::Div(hn::Mul(a, sum), hn::Set(d64, 2 * kPi)));
-  const auto pole = hn::Lt(a, hn::Set(d64, 7.0));
-  if (!hn::AllFalse(d64, pole)) {
-    const V64 residue = hn::Div(two, hn::Sub(Exp(hn::Mul(hn::Set(d64, 4 * kPi), a)), one));
-    y = hn::IfThenElse(pole, hn::Sub(y, residue), y);
-  }
-  return hn::IfThenElse(hn::Lt(x, hn::Zero(d64)), hn::Sub(two, y), y);
-}
-
-HWY_INLINE V64 Erfc(V64 x) {
-  const auto near = hn::Lt(hn::Abs(x), hn::Set(d64, 0.5));
-  V64 y = NearErfc(x);
-  if (!hn::AllTrue(d64, near)) y = hn::IfThenElse(near, y, FarErfc(x));
-  y = hn::IfThenElse(hn::Lt(x, hn::Set(d64, -6.0)), hn::Set(d64, 2.0), y);
-  y = hn::IfThenElse(hn::Gt(x, hn::Set(d64, 27.3)), hn::Zero(d64), y);
-  return hn::IfThenElse(hn::Eq(x, x), y, x);
-}
-
-// Phi(x), and its derivative if `slope` is not null.
-template <bool kTanh>
-HWY_INLINE V64 Phi(V64 x, V64* slope) {
-  const double sqrt_two_over_pi = 0.79788456080286535588, cubic = 0.044715;
-  const V64 zero = hn::Zero(d64), one = hn::Set(d64, 1.0);
-  if (!kTanh) {
-    if (slope != nullptr) {
-      *slope = hn::Mul(hn::Set(d64, 0.5 * sqrt_two_over_pi),
-                       Exp(hn::Mul(hn::Mul(hn::Set(d64, -0.5), x), x)));
-    }
-    return hn::Mul(hn::Set(d64, 0.5),
-                   Erfc(hn::Mul(hn::Neg(x), hn::Set(d64, 0.70710678118654752440))));
-  }
-  const V64 bent = hn::Add(one, hn::Mul(hn::Mul(hn::Set(d64, cubic), x), x));
-  const V64 u = hn::Mul(hn::Mul(hn::Set(d64, sqrt_two_over_pi), x), bent);
-  const V64 value = hn::Div(one, hn::Add(one, Exp(hn::Mul(hn::Set(d64, -2.0), u))));
+// (1 + tanh u) / 2 = 1 / (1 + e^-2u) in place of Phi.
+HWY_INLINE V TanhPhi(V x, V* slope) {
+  const V one = hn::Set(d, 1.0f);
+  const V scale = hn::Set(d, 0.79788456080286535588f);
+  const V square = hn::Mul(x, x);
+  const V u = hn::Mul(hn::Mul(scale, x), Fma(square, hn::Set(d, 0.044715f), one));
+  const V power = hn::Mul(u, hn::Set(d, -2.0f));
+  const auto there = hn::Lt(power, hn::Set(d, 87.0f));
+  const V e = ExpF(hn::IfThenElseZero(there, power));
+  const V share = hn::Div(one, hn::Add(one, e));
   if (slope != nullptr) {
-    const V64 du = hn::Mul(hn::Set(d64, sqrt_two_over_pi),
-                           hn::Add(one, hn::Mul(hn::Mul(hn::Set(d64, 3 * cubic), x), x)));
-    const V64 rise = hn::Mul(hn::Mul(hn::Mul(hn::Set(d64, 2.0), value), hn::Sub(one, value)), du);
-    const auto inside = hn::And(hn::Gt(value, zero), hn::Lt(value, one));
-    *slope = hn::IfThenElse(inside, rise, zero);
+    const V du = hn::Mul(scale, Fma(square, hn::Set(d, 3 * 0.044715f), one));
+    // 2 value (1 - value) du. Where the power is 0 or very large, the slope is 0, but du may be
+    // infinite.
+    const V rise = hn::Mul(hn::Mul(hn::Mul(e, share), hn::Add(share, share)), du);
+    const auto inside = hn::And(there, hn::Gt(power, hn::Set(d, -87.0f)));
+    *slope = hn::IfThenElseZero(inside, rise);
   }
-  return value;
+  return hn::IfThenElseZero(there, share);
+}
+
+template <bool kTanh>
+HWY_INLINE V Phi(V x, V* slope) {
+  return kTanh ? TanhPhi(x, slope) : NormalPhi(x, slope);
 }
 
 template <bool kTanh>
 HWY_INLINE void GeluValues(int64_t size, const float* x, float* y) {
-  for (int64_t i = 0; i < size; i += kDoubles) {
-    const V64 v = hn::PromoteTo(d64, hn::LoadU(df, x + i));
-    hn::StoreU(ToFloats(hn::Mul(v, Phi<kTanh>(v, nullptr))), df, y + i);
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const V v = hn::Load(d, x + i);
+    hn::Store(hn::Mul(v, Phi<kTanh>(v, nullptr)), d, y + i);
   }
 }
 
 template <bool kTanh>
 HWY_INLINE void GeluGradients(int64_t size, const float* x, const float* dy, float* dx, bool add) {
-  for (int64_t i = 0; i < size; i += kDoubles) {
-    const V64 v = hn::PromoteTo(d64, hn::LoadU(df, x + i));
-    V64 slope;
-    const V64 value = Phi<kTanh>(v, &slope);
-    const V64 g = hn::PromoteTo(d64, hn::LoadU(df, dy + i));
-    const auto d = ToFloats(hn::Mul(hn::Add(value, hn::Mul(v, slope)), g));
-    hn::StoreU(add ? hn::Add(hn::LoadU(df, dx + i), d) : d, df, dx + i);
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const V v = hn::Load(d, x + i);
+    V slope;
+    const V value = Phi<kTanh>(v, &slope);
+    const V gradient = hn::Mul(hn::Load(d, dy + i), hn::Add(value, hn::Mul(v, slope)));
+    hn::Store(add ? hn::Add(hn::Load(d, dx + i), gradient) : gradient, d, dx + i);
   }
 }
 

@@ -339,7 +339,7 @@ class RowsKernel {
 
  private:
   static constexpr int64_t kRunRows = 48;            // rows of a piece
-  static constexpr int64_t kWeightFloats = 32 << 8;  // 32 KiB, of a piece
+  static constexpr int64_t kWeightFloats = 8 << 10;  // of a piece: 32 KiB
   static constexpr int64_t kBandRows = 16;           // whose gradients are transposed together
   static constexpr int64_t kMostWidth = 64;          // outputs of a tile of the weight gradient
   static constexpr int64_t kInputsOfTile = 64;       // about

@@ -70,7 +70,7 @@ Phase FillPhase(int64_t elements, float value, float* to) {
 }
 
 // Tensors of the walk: x and y. Copies one to the other, and fills what has no counterpart.
-void AddCopy(const Walk& walk, const BlockedMath& math, const float* from, int64_t from_elements,
+void AddCopy(const RowWalk& walk, const BlockedMath& math, const float* from, int64_t from_elements,
              const TermTarget& target, int64_t copied, float fill, std::vector<Phase>& phases) {
   const size_t source = 1 - target.tensor;
   if (copied < target.elements && !target.add) {
@@ -78,7 +78,7 @@ void AddCopy(const Walk& walk, const BlockedMath& math, const float* from, int64
   }
   phases.push_back(TermPhase(
       walk, math, target,
-      [=, step = walk.step(source)](const BatchRun&, int64_t block, const Walk::Places& at) {
+      [=, step = walk.step(source)](const BatchRun&, int64_t block, const RowWalk::Places& at) {
         TermCall call;
         call.dy = {from + block * from_elements * kSideBySide + at[source], step};
         return call;
@@ -92,8 +92,8 @@ NodePhases MakeMove(const training::Graph& graph, int node, const NodePlaces& pl
   const int64_t of_x = training::Elements(op.x[0].shape);
   const int64_t of_y = graph.value_elements(graph.output_of(node));
   const int64_t copied = training::Elements(moved.shape);
-  const Walk walk(moved.shape, {moved.x, moved.y, {}}, {kSideBySide, kSideBySide, 1},
-                  {moved.first_x, moved.first_y, 0});
+  const RowWalk walk(moved.shape, {moved.x, moved.y, {}}, {kSideBySide, kSideBySide, 1},
+                     {moved.first_x, moved.first_y, 0});
   NodePhases phases;
   phases.kernel = "places";
   AddCopy(walk, *places.math, places.x[0], of_x, {1, places.y, of_y}, copied, moved.fill,

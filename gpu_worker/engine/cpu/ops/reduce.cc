@@ -11,7 +11,7 @@ namespace capstan::engine {
 namespace {
 
 // Tensors of the walk: x and y.
-Walk WalkOf(const training::OpInstance& op) {
+RowWalk WalkOf(const training::OpInstance& op) {
   const training::Shape& x = op.x[0].shape;
   const std::vector<int64_t>& axes = op.attributes.Ints("axes");
   training::Shape kept = x;
@@ -29,7 +29,7 @@ absl::StatusOr<NodePhases> MakeReducePhases(const training::Graph& graph, int no
   const int64_t of_x = training::Elements(op.x[0].shape);
   const int64_t of_y = graph.value_elements(graph.output_of(node));
   const bool mean = graph.def(node).name == training::ReduceMean::kName;
-  const Walk walk = WalkOf(op);
+  const RowWalk walk = WalkOf(op);
   NodePhases phases;
   phases.kernel = "places";
   const auto divisor = std::make_shared<float>(static_cast<float>(of_x / of_y));
@@ -38,13 +38,14 @@ absl::StatusOr<NodePhases> MakeReducePhases(const training::Graph& graph, int no
   target.data = places.y;
   target.elements = of_y;
   target.repeats = of_x != of_y;
-  phases.forward.push_back(TermPhase(walk, *places.math, target,
-                                     [x = places.x[0], of_x, step = walk.step(0)](
-                                         const BatchRun&, int64_t block, const Walk::Places& at) {
-                                       TermCall call;
-                                       call.dy = {x + block * of_x * kSideBySide + at[0], step};
-                                       return call;
-                                     }));
+  phases.forward.push_back(
+      TermPhase(walk, *places.math, target,
+                [x = places.x[0], of_x, step = walk.step(0)](const BatchRun&, int64_t block,
+                                                             const RowWalk::Places& at) {
+                  TermCall call;
+                  call.dy = {x + block * of_x * kSideBySide + at[0], step};
+                  return call;
+                }));
   if (mean) {
     const Runs runs = RunsOf(graph, node);
     phases.forward.push_back({0, runs.pieces(),
@@ -65,15 +66,16 @@ absl::StatusOr<NodePhases> MakeReducePhases(const training::Graph& graph, int no
   target.elements = of_x;
   target.add = places.dx[0].add;
   target.repeats = false;
-  phases.backward.push_back(TermPhase(walk, *places.math, target,
-                                      [dy = places.dy, of_y, mean, divisor, step = walk.step(1)](
-                                          const BatchRun&, int64_t block, const Walk::Places& at) {
-                                        TermCall call;
-                                        call.term = mean ? Term::kOver : Term::kSame;
-                                        call.dy = {dy + block * of_y * kSideBySide + at[1], step};
-                                        call.a = {divisor.get(), 0, true};
-                                        return call;
-                                      }));
+  phases.backward.push_back(
+      TermPhase(walk, *places.math, target,
+                [dy = places.dy, of_y, mean, divisor, step = walk.step(1)](
+                    const BatchRun&, int64_t block, const RowWalk::Places& at) {
+                  TermCall call;
+                  call.term = mean ? Term::kOver : Term::kSame;
+                  call.dy = {dy + block * of_y * kSideBySide + at[1], step};
+                  call.a = {divisor.get(), 0, true};
+                  return call;
+                }));
   return phases;
 }
 
