@@ -493,7 +493,18 @@ def onnx():
               + node("ConstantOfShape", "n", "f", value=data("", (1,), (3,))) + node("Add", "m f", "g") + node("Constant", "", "k", value_ints=[-1, 2, 1, 1])
               + node("Reshape", "g k", "i") + node("GlobalAveragePool", "i", "j") + node("Identity", "j", "y"))
     row_out = row + value(12, "y")
+    lists = b"".join(tensor_of(name, (len(numbers),), numbers, 7) for name, numbers in
+                     {"z": [0], "o": [1], "t": [2], "n": [-1], "p": [0, 1, 0, 2], "h": [2, 2]}.items())
+    parts = (lists + tensor_of("lw", (4,), range(4)) + tensor_of("lb", (4,), (1, 1, 1, 1)) + tensor_of("k", (2,), (3, 4)) + tensor_of("q", (), (0.5,))
+             + tensor_of("tok", (1, 2), (5, 6)) + node("Shape", "x", "sh") + node("Slice", "sh z o", "b") + node("Concat", "b n", "tg", axis=0)
+             + node("Reshape", "x tg", "r") + node("LayerNormalization", "r lw lb", "l", epsilon=1e-3)
+             + field(1, field(1, b"l") + field(1, b"h") + field(2, b"a") + field(2, b"c") + field(4, b"Split") + attribute("axis", 1))
+             + node("Mul", "a k", "d") + node("Pad", "c p q", "e") + node("Slice", "e o t o", "f") + node("Gather", "e o", "g", axis=1)
+             + node("Concat", "b t", "to", axis=0) + node("Expand", "tok to", "ex") + node("Concat", "d f g ex", "i", axis=1) + node("Mul", "t o", "to2")
+             + node("ReduceSum", "i o", "s", keepdims=1) + node("Sqrt", "q", "sq") + node("Div", "s sq", "y"))
     cases = {
+        "parts": model(17, row_out + parts),
+        "two_inputs": model(20, row_out + value(11, "u", 1, 2, 2) + value(12, "v") + node("Relu", "u", "v") + node("Softmax", "x", "y", axis=1)),
         "whole": model(17, image + whole + layers + ends),
         "folded": model(13, row_out + folded),
         "old": model(6, row_out + tensor_of("w", (4, 2), range(8)) + tensor_of("b", (2,), (1, 2)) + node("MatMul", "x w", "m") + node("Add", "m b", "y", broadcast=1, axis=1)),

@@ -217,30 +217,59 @@ absl::StatusOr<std::vector<float>> ReadFloats(const Constant& constant) {
   return floats;
 }
 
-absl::StatusOr<std::vector<int64_t>> ReadIntegers(const Constant& constant) {
+bool IsWhole(const Constant& constant) {
+  if (constant.tensor == nullptr) return false;
+  const int32_t type = constant.tensor->data_type();
+  return type == v1::DATA_TYPE_INT64 || type == v1::DATA_TYPE_INT32 || type == v1::DATA_TYPE_BOOL;
+}
+
+absl::StatusOr<std::vector<ShapeNumber>> ReadWhole(const Constant& constant) {
   const int32_t type =
       constant.tensor == nullptr ? v1::DATA_TYPE_FLOAT : constant.tensor->data_type();
-  if (type != v1::DATA_TYPE_INT64 && type != v1::DATA_TYPE_INT32) {
+  if (!IsWhole(constant)) {
     return OfTensor(constant.source,
                     absl::StrCat("elements of ", TypeText(type), ", want INT64 or INT32"));
   }
-  if (constant.dims.size() > 1 || constant.elements > kMostIntegers) {
+  const v1::TensorProto& tensor = *constant.tensor;
+  const std::string& raw = tensor.raw_data();
+  std::vector<ShapeNumber> numbers;
+  numbers.reserve(static_cast<size_t>(constant.elements));
+  ForElements(constant, [&](int64_t i) {
+    const int at = static_cast<int>(i);
+    ShapeNumber number;
+    if (type == v1::DATA_TYPE_INT64) {
+      number.value =
+          raw.empty() ? tensor.int64_data(at) : static_cast<int64_t>(RawBits<uint64_t>(raw, i));
+    } else if (raw.empty()) {
+      number.value = tensor.int32_data(at);
+    } else {
+      number.value = type == v1::DATA_TYPE_INT32 ? static_cast<int32_t>(RawBits<uint32_t>(raw, i))
+                                                 : int64_t{RawBits<uint8_t>(raw, i)};
+    }
+    number.batch = !constant.batch.empty() && constant.batch[numbers.size()];
+    numbers.push_back(number);
+  });
+  return numbers;
+}
+
+absl::StatusOr<std::vector<ShapeNumber>> ReadShapeNumbers(const Constant& constant) {
+  if (IsWhole(constant) && (constant.dims.size() > 1 || constant.elements > kMostIntegers)) {
     return OfTensor(constant.source, absl::StrCat("shape ", ShapeToString(constant.dims),
                                                   ", want at most ", kMostIntegers, " numbers"));
   }
-  const v1::TensorProto& tensor = *constant.tensor;
-  const std::string& raw = tensor.raw_data();
+  return ReadWhole(constant);
+}
+
+absl::StatusOr<std::vector<int64_t>> ReadIntegers(const Constant& constant) {
+  const absl::StatusOr<std::vector<ShapeNumber>> numbers = ReadShapeNumbers(constant);
+  if (!numbers.ok()) return numbers.status();
   std::vector<int64_t> integers;
-  ForElements(constant, [&](int64_t i) {
-    const int at = static_cast<int>(i);
-    if (type == v1::DATA_TYPE_INT64) {
-      integers.push_back(raw.empty() ? tensor.int64_data(at)
-                                     : static_cast<int64_t>(RawBits<uint64_t>(raw, i)));
-    } else {
-      integers.push_back(raw.empty() ? tensor.int32_data(at)
-                                     : static_cast<int32_t>(RawBits<uint32_t>(raw, i)));
+  for (const ShapeNumber& number : *numbers) {
+    if (number.batch) {
+      return OfTensor(constant.source, "contains the size of the batch, want known numbers");
     }
-  });
+    integers.push_back(number.value);
+  }
   return integers;
 }
 

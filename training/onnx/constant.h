@@ -32,6 +32,18 @@ struct Constant {
   bool fill = false;  // every element is the only one of `tensor`
   // The view is the transpose of the tensor, which is a matrix: dims are those of the view.
   bool transposed = false;
+  // An initializer of the file with at least one dimension, or made of one: a weight of the network
+  // wherever it is not a setting of an operator. Everything else is part of the network.
+  bool trained = false;
+  // By element: it stands for the size of the batch, which is not known, and its number in `tensor`
+  // has no meaning. Empty: no element does.
+  std::vector<bool> batch;
+};
+
+// A whole number of a constant, or the size of the batch.
+struct ShapeNumber {
+  int64_t value = 0;  // without meaning if `batch`
+  bool batch = false;
 };
 
 // The product of the dims. InvalidArgument: a negative dim, too many dims, or more elements than
@@ -47,8 +59,17 @@ absl::StatusOr<Constant> MakeConstant(const capstan::onnx::v1::TensorProto& tens
 // finite, also after the conversion to float.
 absl::StatusOr<std::vector<float>> ReadFloats(const Constant& constant);
 
+// Whether the elements are whole numbers that ReadWhole reads.
+bool IsWhole(const Constant& constant);
+
+// All elements of a constant of any shape. InvalidArgument: not of type INT64, INT32 or BOOL.
+absl::StatusOr<std::vector<ShapeNumber>> ReadWhole(const Constant& constant);
+
 // Whole numbers of at most one dimension. InvalidArgument: another type, more dimensions, or more
 // than 64 numbers.
+absl::StatusOr<std::vector<ShapeNumber>> ReadShapeNumbers(const Constant& constant);
+
+// As ReadShapeNumbers. InvalidArgument also: one of them is the size of the batch.
 absl::StatusOr<std::vector<int64_t>> ReadIntegers(const Constant& constant);
 
 }  // namespace capstan::training::onnx

@@ -72,10 +72,13 @@ void ConvertCast(NodeConversion& node) {
   const int64_t to = node.Int("to", 0);
   node.Ignore("saturate");    // of formats of 8 bits
   node.Ignore("round_mode");  // of formats of 8 bits
+  const bool to_whole = to == v1::DATA_TYPE_INT64 || to == v1::DATA_TYPE_INT32;
+  if (to_whole && node.IsConstant(0)) return FoldCast(node, true);
   if (to != v1::DATA_TYPE_FLOAT && to != v1::DATA_TYPE_DOUBLE && to != v1::DATA_TYPE_FLOAT16 &&
       to != v1::DATA_TYPE_BFLOAT16) {
     return node.Refuse(absl::StrCat("attribute 'to' is ", to, ", want a type of floating point"));
   }
+  if (node.IsConstant(0) && IsWhole(*node.ConstantInput(0))) return FoldCast(node, false);
   ConvertIdentity(node);
 }
 

@@ -1,7 +1,7 @@
 // Operators with parameters.
 //
 // ONNX gives parameters as inputs. Those must be constants here. A bias may also be a constant that
-// is added right after the product.
+// is added right after the product. Arithmetic with other constants is here, too.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -9,9 +9,14 @@
 #include "absl/strings/str_cat.h"
 #include "training/onnx/importer.h"
 #include "training/onnx/window_attributes.h"
+#include "training/ops/add/add.h"
+#include "training/ops/arithmetic/arithmetic.h"
 #include "training/ops/batch_normalization/batch_normalization.h"
+#include "training/ops/constant/constant.h"
 #include "training/ops/conv/conv.h"
 #include "training/ops/gemm/gemm.h"
+#include "training/ops/layer_normalization/layer_normalization.h"
+#include "training/ops/mat_mul/mat_mul.h"
 
 namespace capstan::training::onnx {
 namespace {
@@ -31,16 +36,22 @@ void Scale(NodeConversion& node, double factor, std::vector<float>& values) {
   }
 }
 
-// The numbers by channel that a constant gives when it is broadcast to [N, channels, ...] of `rank`
-// dimensions. `dims` are those of the constant, or with ones behind them.
-std::vector<float> ByChannel(NodeConversion& node, const Constant& constant, const Shape& dims,
-                             int64_t rank, int64_t channels) {
+// Whether a constant has one number for each channel, or one for all, when it is broadcast to
+// [N, channels, ...] of `rank` dimensions. `dims` are those of the constant, or with ones behind
+// them.
+bool IsByChannel(const Shape& dims, int64_t rank, int64_t channels) {
   const int64_t ahead = rank - static_cast<int64_t>(dims.size());
   bool fits = ahead >= 0;
   for (int64_t i = 0; fits && i < static_cast<int64_t>(dims.size()); ++i) {
     fits = dims[i] == 1 || (ahead + i == 1 && dims[i] == channels);
   }
-  if (!fits) {
+  return fits;
+}
+
+// These numbers.
+std::vector<float> ByChannel(NodeConversion& node, const Constant& constant, const Shape& dims,
+                             int64_t rank, int64_t channels) {
+  if (!IsByChannel(dims, rank, channels)) {
     node.Refuse(absl::StrCat("constant '", Shown(constant.source), "' of shape ",
                              ShapeToString(constant.dims), ", want one number for each of ",
                              channels, " channels"));
@@ -76,14 +87,14 @@ void ConvertConv(NodeConversion& node) {
 }
 
 // A matrix [in, out], or [out, in] if it is transposed in the file, as a weight [out, in].
-void AppendProduct(NodeConversion& node, bool transposed, double alpha, const Constant* bias,
-                   double beta) {
+ValueId AppendProduct(NodeConversion& node, bool transposed, double alpha, const Constant* bias,
+                      double beta) {
   const ValueId x = node.GraphInput(0);
   const Constant* const matrix = node.ConstantInput(1);
-  if (!node.ok()) return;
+  if (!node.ok()) return -1;
   if (matrix->dims.size() != 2) {
-    return node.Refuse(
-        absl::StrCat("weight: shape ", ShapeToString(matrix->dims), ", want a matrix"));
+    node.Refuse(absl::StrCat("weight: shape ", ShapeToString(matrix->dims), ", want a matrix"));
+    return -1;
   }
   Constant view = *matrix;
   if (!transposed) {
@@ -99,8 +110,8 @@ void AppendProduct(NodeConversion& node, bool transposed, double alpha, const Co
     Scale(node, beta, of_bias.values);
     weights.push_back(std::move(of_bias));
   }
-  node.Output(node.Append(Gemm{features, bias != nullptr}, {x}, std::move(weights),
-                          ModuleByWeight(node, 1, 2)));
+  return node.Append(Gemm{features, bias != nullptr}, {x}, std::move(weights),
+                     ModuleByWeight(node, 1, 2));
 }
 
 void ConvertGemm(NodeConversion& node) {
@@ -109,23 +120,50 @@ void ConvertGemm(NodeConversion& node) {
   if (node.Int("transA", 0) != 0) node.Refuse("attribute 'transA' mixes the samples of a batch");
   const bool transposed = node.Int("transB", 0) != 0;
   if (node.operator_set() < 7) node.Ignore("broadcast");  // follows from the shape of the bias
-  AppendProduct(node, transposed, alpha, node.Has(2) ? node.ConstantInput(2) : nullptr, beta);
+  if (!node.Has(2) || node.IsConstant(2)) {
+    const Constant* const bias = node.Has(2) ? node.ConstantInput(2) : nullptr;
+    return node.Output(AppendProduct(node, transposed, alpha, bias, beta));
+  }
+  // A value that is added.
+  const ValueId product = AppendProduct(node, transposed, alpha, nullptr, 1);
+  ValueId added = node.GraphInput(2);
+  if (!node.ok()) return;
+  if (node.RankOf(added) != 2) return node.Refuse("input 2: want [N, features]");
+  if (beta != 1) {
+    const ValueId factor = node.AppendAs(ConstantNode{beta}, {}, {}, "", "", "");
+    added = node.AppendAs(Mul(), {added, factor}, {}, "", "", "");
+  }
+  node.Output(node.AppendAs(Add(), {product, added}, {}, "", "", node.output_name()));
 }
 
 void ConvertMatMul(NodeConversion& node) {
-  if (node.IsConstant(0) || node.IsConstant(1)) {
-    return AppendProduct(node, /*transposed=*/false, 1, nullptr, 1);
+  if (node.input_count() != 2) {
+    return node.Refuse(absl::StrCat(node.input_count(), " inputs, want 2"));
   }
-  std::vector<ValueId> inputs = node.AllGraphInputs();
-  if (node.ok() && !inputs.empty() && node.ShapeOf(inputs[0]).size() < 2) {
-    return node.Refuse("the product of two values mixes the samples of a batch");
+  if (node.IsConstant(0) == node.IsConstant(1)) {
+    std::vector<ValueId> inputs = node.AllGraphInputs();
+    if (node.ok() && node.ShapeOf(inputs[0]).size() < 2) {
+      return node.Refuse("the product of two values mixes the samples of a batch");
+    }
+    return node.Output(node.Append(MatMul(), std::move(inputs)));
   }
-  node.Output(node.Append({"MatMul", {}}, std::move(inputs)));
+  const int at = node.IsConstant(1) ? 1 : 0;
+  const ValueId x = node.GraphInput(1 - at);
+  if (!node.ok()) return;
+  const int64_t rank = node.RankOf(x);
+  if (rank == 2 && at == 0) return node.Refuse("a constant times a value mixes the samples");
+  if (rank == 2) {
+    return node.Output(AppendProduct(node, /*transposed=*/false, 1, nullptr, 1));
+  }
+  if (node.ConstantInput(at)->dims.size() < 2) return node.Refuse("a product with a vector");
+  const ValueId weight = node.Operand(at, rank, "initializer");
+  node.Output(node.Append(
+      MatMul(), at == 1 ? std::vector<ValueId>{x, weight} : std::vector<ValueId>{weight, x}));
 }
 
 // Shape of the constant of an Add, for broadcasting. Before operator set 7 an attribute says with
 // which axis it begins.
-Shape BroadcastShape(NodeConversion& node, const Constant& constant, int64_t rank) {
+Shape DimsFromAxis(NodeConversion& node, const Constant& constant, int64_t rank) {
   Shape dims = constant.dims;
   if (node.operator_set() >= 7) return dims;
   node.Ignore("broadcast");
@@ -139,26 +177,26 @@ Shape BroadcastShape(NodeConversion& node, const Constant& constant, int64_t ran
   return dims;
 }
 
-void AddConstant(NodeConversion& node, int at) {
-  const Constant* const constant = node.ConstantInput(at);
+// Adds a constant to the bias of the Conv or Gemm that makes the other input, or gives it one.
+// Returns false if there is no such node, or if the constant has other numbers than a bias.
+bool AddToBias(NodeConversion& node, const Constant& constant, int at, const Shape& dims) {
   const ValueId x = node.GraphInput(1 - at);
-  if (!node.ok()) return;
   ImportedNode* const product = node.OnlyReaderOf(1 - at);
   if (product == nullptr || (product->op.name != Conv::kName && product->op.name != Gemm::kName)) {
-    return node.Refuse(absl::StrCat("adds the constant '", Shown(constant->source),
-                                    "', which is supported only right after a Conv, Gemm or "
-                                    "MatMul that nothing else reads"));
+    return false;
   }
   const int64_t channels = node.ShapeOf(x)[0];
-  const Shape dims = BroadcastShape(node, *constant, node.RankOf(x));
-  if (!node.ok()) return;
-  std::vector<float> numbers = ByChannel(node, *constant, dims, node.RankOf(x), channels);
-  if (!node.ok()) return;
-  if (product->weights.size() > kBiasOfProduct) {
+  if (!IsByChannel(dims, node.RankOf(x), channels)) return false;
+  const bool has_bias = product->weights.size() > kBiasOfProduct;
+  // One number of the network is not trained, which a new bias would be.
+  if (!has_bias && !constant.trained && constant.elements == 1) return false;
+  std::vector<float> numbers = ByChannel(node, constant, dims, node.RankOf(x), channels);
+  if (!node.ok()) return true;
+  if (has_bias) {
     std::vector<float>& bias = product->weights[kBiasOfProduct].values;
     for (size_t i = 0; i < bias.size(); ++i) {
       bias[i] += numbers[i];
-      if (!std::isfinite(bias[i])) return node.Refuse("a sum of biases is not finite");
+      if (!std::isfinite(bias[i])) node.Refuse("a sum of biases is not finite");
     }
   } else {
     product->weights.push_back({"bias", {channels}, std::move(numbers)});
@@ -166,14 +204,32 @@ void AddConstant(NodeConversion& node, int at) {
   }
   if (product->module.empty()) product->module = node.ModuleOfInput(at, ".bias");
   node.Absorb(*product);
+  return true;
 }
 
-void ConvertAdd(NodeConversion& node) {
+// Add, Div, Mul and Sub.
+void ConvertArithmetic(NodeConversion& node) {
   if (node.input_count() != 2) {
     return node.Refuse(absl::StrCat(node.input_count(), " inputs, want 2"));
   }
-  if (node.IsConstant(0) != node.IsConstant(1)) return AddConstant(node, node.IsConstant(1));
-  node.Output(node.Append({"Add", {}}, node.AllGraphInputs()));
+  if (node.AllConstant()) return FoldArithmetic(node);
+  if (!node.IsConstant(0) && !node.IsConstant(1)) {
+    return node.Output(node.Append({node.op(), {}}, node.AllGraphInputs()));
+  }
+  const int at = node.IsConstant(1) ? 1 : 0;
+  const Constant* const constant = node.ConstantInput(at);
+  const ValueId x = node.GraphInput(1 - at);
+  if (!node.ok()) return;
+  const Shape dims = DimsFromAxis(node, *constant, node.RankOf(x));
+  if (!node.ok()) return;
+  if (node.op() == Add::kName && AddToBias(node, *constant, at, dims)) return;
+  if (dims != constant->dims) {
+    return node.Refuse("attribute 'axis' is supported for a bias only");
+  }
+  const char* const init = node.op() == Add::kName || node.op() == Sub::kName ? "zeros" : "ones";
+  const ValueId operand = node.Operand(at, node.RankOf(x), init);
+  node.Output(node.Append({node.op(), {}}, at == 1 ? std::vector<ValueId>{x, operand}
+                                                   : std::vector<ValueId>{operand, x}));
 }
 
 void ConvertBatchNormalization(NodeConversion& node) {
@@ -196,14 +252,38 @@ void ConvertBatchNormalization(NodeConversion& node) {
   if (node.Int("spatial", 1) != 1) node.Refuse("attribute 'spatial' is not 1");
   // Both only say whether the file is meant for training.
   node.Ignore("is_test");
-  node.Ignore("training_mode");
+  if (node.Int("training_mode", 0) != 0 && !node.for_training()) {
+    return node.Refuse("attribute 'training_mode' is 1: the file is meant for training");
+  }
+  node.Output(node.Append(op, {x}, std::move(weights), ModuleByWeight(node, 1, 2)));
+}
+
+void ConvertLayerNormalization(NodeConversion& node) {
+  const ValueId x = node.GraphInput(0);
+  const Constant* const scale = node.ConstantInput(1);
+  const Constant* const bias = node.Has(2) ? node.ConstantInput(2) : nullptr;
+  const int64_t stated = node.Int("axis", -1);
+  LayerNormalization op;
+  op.epsilon = node.Float("epsilon", 1e-5);
+  node.Ignore("stash_type");  // of the sums, which are at least float here
+  if (!node.ok()) return;
+  op.axis = node.SampleAxis(stated, node.RankOf(x));
+  std::vector<NodeWeight> weights = {node.Weight("weight", *scale)};
+  if (bias != nullptr) {
+    weights.push_back(node.Weight("bias", *bias));
+  } else if (node.CountWeights(scale->elements)) {
+    weights.push_back(
+        {"bias", scale->dims, std::vector<float>(static_cast<size_t>(scale->elements), 0.0f)});
+  }
   node.Output(node.Append(op, {x}, std::move(weights), ModuleByWeight(node, 1, 2)));
 }
 
 constexpr Converter kLayers[] = {
-    {"Add", ConvertAdd},       {"BatchNormalization", ConvertBatchNormalization},
-    {"Conv", ConvertConv},     {"Gemm", ConvertGemm},
-    {"MatMul", ConvertMatMul},
+    {"Add", ConvertArithmetic}, {"BatchNormalization", ConvertBatchNormalization},
+    {"Conv", ConvertConv},      {"Div", ConvertArithmetic},
+    {"Gemm", ConvertGemm},      {"LayerNormalization", ConvertLayerNormalization},
+    {"MatMul", ConvertMatMul},  {"Mul", ConvertArithmetic},
+    {"Sub", ConvertArithmetic},
 };
 
 }  // namespace

@@ -1,9 +1,12 @@
 // Operators without parameters that keep or pool shapes, and what stands at the end of a network.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "training/onnx/importer.h"
 #include "training/ops/dropout/dropout.h"
+#include "training/ops/flatten/flatten.h"
+#include "training/ops/reshape/reshape.h"
 
 namespace capstan::training::onnx {
 namespace {
@@ -21,6 +24,9 @@ void ConvertDropout(NodeConversion& node) {
     op.ratio = node.Float("ratio", op.ratio);
   } else if (node.Has(1) && !node.Scalar(1, op.ratio)) {
     return;
+  }
+  if (!node.for_training() && node.Has(2) && node.Flag(2)) {
+    return node.Refuse("input 2, training_mode, is true: the file is meant for training");
   }
   node.Ignore("seed");     // a job has its own
   node.Ignore("is_test");  // says whether the file is meant for training
@@ -55,6 +61,11 @@ void ConvertSoftmax(NodeConversion& node) {
   if (node.makes_output() && all) return node.DropFinalActivation(x);
   // Joined axes of 1 change nothing.
   const bool one = std::all_of(shape.begin() + axis, shape.end(), [](int64_t n) { return n == 1; });
+  if (joins && !one && axis == 1) {  // all of a sample
+    const ValueId row = node.Append(Flatten(), {x});
+    const ValueId y = node.Append({node.op(), {{"axis", int64_t{1}}}}, {row});
+    return node.Output(node.ok() ? node.Append(Reshape{Shape(node.ShapeOf(x))}, {y}) : -1);
+  }
   if (joins && !one) {
     return node.Refuse(absl::StrCat("axis ", stated, " joins several dimensions"));
   }
@@ -63,7 +74,6 @@ void ConvertSoftmax(NodeConversion& node) {
 
 constexpr Converter kPointwise[] = {
     {"Clip", ConvertClip},
-    {"Div", ConvertAsItIs},
     {"Dropout", ConvertDropout},
     {"Gelu", ConvertAsItIs},
     {"GlobalAveragePool", ConvertAsItIs},
@@ -71,11 +81,9 @@ constexpr Converter kPointwise[] = {
     {"LRN", ConvertAsItIs},
     {"LeakyRelu", ConvertAsItIs},
     {"LogSoftmax", ConvertSoftmax},
-    {"Mul", ConvertAsItIs},
     {"Relu", ConvertAsItIs},
     {"Sigmoid", ConvertAsItIs},
     {"Softmax", ConvertSoftmax},
-    {"Sub", ConvertAsItIs},
     {"Sum", ConvertAsItIs},
     {"Tanh", ConvertAsItIs},
 };

@@ -1,4 +1,4 @@
-// Windows and poolings.
+// Windows, poolings and reductions.
 #include <algorithm>
 #include <utility>
 
@@ -8,6 +8,7 @@
 #include "training/onnx/window_attributes.h"
 #include "training/ops/flatten/flatten.h"
 #include "training/ops/global_average_pool/global_average_pool.h"
+#include "training/ops/reduce/reduce.h"
 #include "training/ops/window.h"
 
 namespace capstan::training::onnx {
@@ -75,28 +76,39 @@ void ConvertPool(NodeConversion& node) {
   node.Output(node.Append(std::move(op), {x}));
 }
 
-// The mean over height and width.
-void ConvertReduceMean(NodeConversion& node) {
+// Axes are an attribute before the operator set `inputs_since`, then an input.
+void ConvertReduce(NodeConversion& node, int64_t inputs_since) {
   const ValueId x = node.GraphInput(0);
-  std::vector<int64_t> axes =
-      node.operator_set() >= 18 && node.Has(1) ? node.Integers(1) : node.Ints("axes");
+  std::vector<int64_t> axes;
+  if (node.operator_set() < inputs_since) axes = node.Ints("axes");
+  if (node.operator_set() >= inputs_since && node.Has(1)) axes = node.Integers(1);
   const bool keeps = node.Int("keepdims", 1) != 0;
-  if (node.Int("noop_with_empty_axes", 0) != 0 && axes.empty()) {
-    return node.Refuse("attribute 'noop_with_empty_axes' is not supported");
-  }
+  const bool nothing = node.Int("noop_with_empty_axes", 0) != 0;
   if (!node.ok()) return;
+  if (axes.empty() && nothing) return node.Output(x);
+  if (axes.empty()) return node.Refuse("reduces all axes, and so the batch");
   for (int64_t& axis : axes) axis = node.SampleAxis(axis, node.RankOf(x));
-  if (node.ok() && axes != std::vector<int64_t>{2, 3} && axes != std::vector<int64_t>{3, 2}) {
-    return node.Refuse("the axes are not 2 and 3, height and width");
+  if (!node.ok()) return;
+  std::vector<int64_t> sorted = axes;
+  std::sort(sorted.begin(), sorted.end());
+  const bool plane = sorted == std::vector<int64_t>{2, 3} && node.ShapeOf(x).size() == 3;
+  if (node.op() != ReduceMean::kName || !plane) {
+    return node.Output(
+        node.Append({node.op(), {{"axes", axes}, {"keepdims", int64_t{keeps}}}}, {x}));
   }
+  // The mean over height and width has a kernel of its own.
   const ValueId mean = node.Append(GlobalAveragePool(), {x});
   node.Output(keeps ? mean : node.Append(Flatten(), {mean}));
 }
+
+void ConvertReduceMean(NodeConversion& node) { ConvertReduce(node, 18); }
+void ConvertReduceSum(NodeConversion& node) { ConvertReduce(node, 13); }
 
 constexpr Converter kPools[] = {
     {"AveragePool", ConvertPool},
     {"MaxPool", ConvertPool},
     {"ReduceMean", ConvertReduceMean},
+    {"ReduceSum", ConvertReduceSum},
 };
 
 }  // namespace

@@ -54,27 +54,46 @@ void ReshapeConstant(NodeConversion& node, Shape shape) {
   OutputReshaped(node, *from, std::move(shape));
 }
 
+// The shape of a Reshape, and whether the size of the batch is in front, which is then 0.
+Shape ReshapeNumbers(NodeConversion& node, bool& batch_in_front) {
+  Shape shape;
+  for (const ShapeNumber& number : node.ShapeNumbers(1)) {
+    if (number.batch && !shape.empty()) node.Refuse("the size of the batch is not in front");
+    batch_in_front = batch_in_front || number.batch;
+    shape.push_back(number.batch ? 0 : number.value);
+  }
+  return shape;
+}
+
 void ConvertReshape(NodeConversion& node) {
-  const Shape shape = node.Integers(1);
-  const bool zeros_stay = node.Int("allowzero", 0) != 0;
+  bool batch_in_front = false;
+  const Shape shape = ReshapeNumbers(node, batch_in_front);
+  bool zeros_stay = node.Int("allowzero", 0) != 0;
   if (!node.ok()) return;
+  if (batch_in_front) zeros_stay = zeros_stay && std::count(shape.begin(), shape.end(), 0) > 1;
   if (zeros_stay && std::find(shape.begin(), shape.end(), 0) != shape.end()) {
     return node.Refuse("attribute 'allowzero' and a 0 in the shape");
   }
-  if (node.IsConstant(0)) return ReshapeConstant(node, shape);
+  if (node.IsConstant(0)) {
+    if (batch_in_front) return node.Refuse("a constant takes the size of the batch");
+    return ReshapeConstant(node, shape);
+  }
   const ValueId x = node.GraphInput(0);
   if (!node.ok()) return;
   const auto error = [&](absl::string_view want) {
     node.Refuse(absl::StrCat("shape ", ShapeToString(shape), " of samples ",
                              ShapeToString(node.ShapeOf(x)), ", want ", want));
   };
-  if (shape.size() < 2 || shape[0] < -1 || shape[0] > 1) {
+  const int64_t batch = node.batch();
+  const bool fronts =
+      !shape.empty() && (shape[0] == -1 || shape[0] == 0 || shape[0] == (batch > 0 ? batch : 1));
+  if (shape.size() < 2 || !fronts) {
     return error("the batch in front, as 1, 0 or -1, and samples that are not mixed");
   }
   Shape sample(shape.begin() + 1, shape.end());
   const int64_t free = std::count(sample.begin(), sample.end(), -1);
   if (free > (shape[0] == -1 ? 0 : 1)) return error("one -1 at most");
-  if (shape[0] == 1 && free == 1 && !node.batch_is_one()) {
+  if (shape[0] == 1 && free == 1 && batch != 1) {
     return error("0 in front, since 1 puts all samples of a larger batch into one");
   }
   const Shape& from = node.ShapeOf(x);
@@ -192,6 +211,7 @@ void ConvertTranspose(NodeConversion& node) {
   if (node.IsConstant(0)) {
     Constant view = *node.ConstantInput(0);
     if (!same && rank != 2) return node.Refuse("transposes a constant that is not a matrix");
+    if (!same && !view.batch.empty()) return node.Refuse("moves the size of the batch");
     if (!same) {
       std::swap(view.dims[0], view.dims[1]);
       view.transposed = !view.transposed;
@@ -205,11 +225,28 @@ void ConvertTranspose(NodeConversion& node) {
 }
 
 void ConvertConcat(NodeConversion& node) {
-  std::vector<ValueId> inputs = node.AllGraphInputs();
+  if (node.AllConstant()) return FoldConcat(node);
   if (!node.HasAttribute("axis")) node.Refuse("attribute 'axis' is required");
-  if (inputs.empty()) node.Refuse("no inputs");
   const int64_t axis = node.Int("axis", 1);
+  // A constant has one sample, as the file's batch.
+  const bool constants = node.batch() == 1;
+  int64_t rank = 0;
+  for (int i = 0; constants && i < node.input_count(); ++i) {
+    if (node.IsConstant(i)) continue;
+    const ValueId value = node.GraphInput(i);
+    if (!node.ok()) return;
+    rank = node.RankOf(value);
+  }
+  std::vector<ValueId> inputs;
+  for (int i = 0; rank > 0 && i < node.input_count(); ++i) {
+    if (node.IsConstant(i) && static_cast<int64_t>(node.ConstantInput(i)->dims.size()) != rank) {
+      return node.Refuse(absl::StrCat("input ", i, ": want ", rank, " dimensions"));
+    }
+    inputs.push_back(node.Operand(i, rank, "initializer"));
+  }
+  if (!constants) inputs = node.AllGraphInputs();
   if (!node.ok()) return;
+  if (inputs.empty()) return node.Refuse("no inputs");
   const Concat op{node.SampleAxis(axis, node.RankOf(inputs[0]))};
   node.Output(node.Append(op, std::move(inputs)));
 }

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/check/check.h"
 #include "training/onnx/scan.h"
+#include "training/ops/concat/concat.h"
 #include "training/ops/flatten/flatten.h"
+#include "training/ops/parameter/parameter.h"
+#include "training/ops/reshape/reshape.h"
+#include "training/ops/slice/slice.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace capstan::training::onnx {
@@ -57,20 +62,35 @@ std::string FreeName(const OnnxModel& model, const std::string& stem) {
   return name;
 }
 
-}  // namespace
-
-absl::StatusOr<OnnxModel> ReadOnnx(absl::string_view bytes, const OnnxLimits& limits) {
+// InvalidArgument: too many bytes or fields, or no model.
+absl::Status ParseModel(absl::string_view bytes, const OnnxLimits& limits, v1::ModelProto& model) {
   const int64_t most = std::min<int64_t>(limits.max_bytes, std::numeric_limits<int32_t>::max());
   if (bytes.size() > static_cast<size_t>(most)) {
     return OfFile(absl::StrCat(bytes.size(), " bytes, want at most ", most));
   }
   const absl::Status scanned = ScanFields(bytes, limits.max_fields);
   if (!scanned.ok()) return scanned;
-  v1::ModelProto model;
   if (!model.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return OfFile("not an ONNX model: a message cannot be parsed");
   }
-  return Importer(model, limits).Import();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<OnnxModel> ReadOnnx(absl::string_view bytes, const OnnxLimits& limits) {
+  v1::ModelProto model;
+  const absl::Status parsed = ParseModel(bytes, limits, model);
+  if (!parsed.ok()) return parsed;
+  return Importer(model, ImportPurpose::kTraining, limits).Import();
+}
+
+absl::StatusOr<OnnxNetwork> ReadOnnxNetwork(absl::string_view bytes, std::string name,
+                                            const OnnxLimits& limits) {
+  v1::ModelProto model;
+  const absl::Status parsed = ParseModel(bytes, limits, model);
+  if (!parsed.ok()) return parsed;
+  return Importer(model, ImportPurpose::kPrediction, limits).ImportNetwork(std::move(name));
 }
 
 absl::StatusOr<Graph> WithLoss(const OnnxModel& model, std::string name) {
@@ -90,11 +110,23 @@ std::string Importer::Label(const v1::NodeProto& node) const {
 }
 
 absl::StatusOr<OnnxModel> Importer::Import() {
+  const absl::Status status = ImportNodes();
+  if (!status.ok()) return status;
+  return Finish();
+}
+
+absl::StatusOr<OnnxNetwork> Importer::ImportNetwork(std::string name) {
+  const absl::Status status = ImportNodes();
+  if (!status.ok()) return status;
+  return FinishNetwork(std::move(name));
+}
+
+absl::Status Importer::ImportNodes() {
   absl::Status status = CheckFile();
   if (status.ok()) status = FindOperatorSet();
   if (status.ok()) status = CheckNames();
   if (status.ok()) status = BindInitializers();
-  if (status.ok()) status = BindInput();
+  if (status.ok()) status = BindInputs();
   if (status.ok()) status = FindMakers();
   if (!status.ok()) return status;
   FindNeeded();
@@ -103,9 +135,7 @@ absl::StatusOr<OnnxModel> Importer::Import() {
     status = ConvertNode(i);
     if (!status.ok()) return status;
   }
-  status = CheckShapes();
-  if (!status.ok()) return status;
-  return Finish();
+  return CheckShapes();
 }
 
 absl::Status Importer::CheckFile() {
@@ -119,8 +149,16 @@ absl::Status Importer::CheckFile() {
     return OfFile(absl::StrCat(file_.initializer_size(), " initializers, want at most ",
                                limits_.max_tensors));
   }
-  if (file_.output_size() != 1) {
-    return OfFile(absl::StrCat(file_.output_size(), " outputs, want 1"));
+  const int64_t most = purpose_ == ImportPurpose::kTraining ? 1 : limits_.max_values;
+  if (file_.output_size() < 1 || file_.output_size() > most) {
+    return OfFile(
+        absl::StrCat(file_.output_size(), " outputs, want ", most == 1 ? "" : "1 to ", most));
+  }
+  absl::flat_hash_set<absl::string_view> outputs;
+  for (const v1::ValueInfoProto& output : file_.output()) {
+    if (!outputs.insert(output.name()).second) {
+      return OfValue(output.name(), "is an output twice");
+    }
   }
   result_.output_name = file_.output(0).name();
   return absl::OkStatus();
@@ -166,7 +204,7 @@ absl::Status Importer::CheckNames() const {
   }
   for (const v1::TensorProto& tensor : file_.initializer()) status.Update(check(tensor.name()));
   for (const v1::ValueInfoProto& input : file_.input()) status.Update(check(input.name()));
-  status.Update(check(file_.output(0).name()));
+  for (const v1::ValueInfoProto& output : file_.output()) status.Update(check(output.name()));
   return status;
 }
 
@@ -175,6 +213,7 @@ absl::Status Importer::BindInitializers() {
     if (tensor.name().empty()) return OfFile("an initializer has no name");
     absl::StatusOr<Constant> constant = MakeConstant(tensor, tensor.name(), limits_);
     if (!constant.ok()) return constant.status();
+    constant->trained = !constant->dims.empty() && IsFloatingPoint(tensor.data_type());
     if (!bindings_.try_emplace(tensor.name(), Binding{-1, AddConstant(*std::move(constant))})
              .second) {
       return OfValue(tensor.name(), "two initializers have this name");
@@ -183,53 +222,101 @@ absl::Status Importer::BindInitializers() {
   return absl::OkStatus();
 }
 
-absl::Status Importer::BindInput() {
-  const v1::ValueInfoProto* input = nullptr;
-  int inputs = 0;
+absl::Status Importer::BindInputs() {
+  std::vector<const v1::ValueInfoProto*> inputs;
   for (const v1::ValueInfoProto& candidate : file_.input()) {
-    if (bindings_.contains(candidate.name())) continue;
-    if (inputs++ == 0) input = &candidate;
+    if (!bindings_.contains(candidate.name())) inputs.push_back(&candidate);
   }
-  if (inputs != 1) {
-    return OfFile(absl::StrCat(inputs, " inputs that are not initializers, want 1"));
+  const int64_t most = purpose_ == ImportPurpose::kTraining ? 1 : limits_.max_values;
+  if (inputs.empty() || static_cast<int64_t>(inputs.size()) > most) {
+    return OfFile(absl::StrCat(inputs.size(), " inputs that are not initializers, want ",
+                               most == 1 ? "" : "1 to ", most));
   }
-  const std::string& name = input->name();
+  for (const v1::ValueInfoProto* const input : inputs) {
+    OnnxValue value;
+    value.name = input->name();
+    const absl::Status status = CheckInput(*input, value.shape);
+    if (!status.ok()) return status;
+    inputs_.push_back(std::move(value));
+  }
+  if (purpose_ == ImportPurpose::kPrediction) return BindRow();
+  bindings_.emplace(inputs_[0].name, Binding{0, -1});
+  values_.push_back({inputs_[0].shape, DType::kFloat32});
+  result_.input_name = inputs_[0].name;
+  result_.input_shape = inputs_[0].shape;
+  return absl::OkStatus();
+}
+
+absl::Status Importer::CheckInput(const v1::ValueInfoProto& input, Shape& sample) {
+  const std::string& name = input.name();
+  const bool training = purpose_ == ImportPurpose::kTraining;
+  const char* const want = training ? "[N, C, H, W] or [N, features]" : "[N, ...]";
   if (name.empty()) return OfFile("the input has no name");
-  if (!input->type().has_tensor_type() || !input->type().tensor_type().has_shape()) {
-    return OfValue(name, "the input has no shape, want a tensor [N, C, H, W] or [N, features]");
+  if (!input.type().has_tensor_type() || !input.type().tensor_type().has_shape()) {
+    return OfValue(name, absl::StrCat("the input has no shape, want a tensor ", want));
   }
-  const v1::TypeProto::Tensor& type = input->type().tensor_type();
+  const v1::TypeProto::Tensor& type = input.type().tensor_type();
   if (!IsFloatingPoint(type.elem_type())) {
     return OfValue(name, absl::StrCat("the input has elements of type ", type.elem_type(),
                                       ", want a type of floating point"));
   }
-  const auto error = [&](absl::string_view want) {
+  const auto error = [&](absl::string_view wanted) {
     return OfValue(
-        name, absl::StrCat("the input has the shape ", ShapeText(type.shape()), ", want ", want));
+        name, absl::StrCat("the input has the shape ", ShapeText(type.shape()), ", want ", wanted));
   };
-  if (type.shape().dim_size() != 2 && type.shape().dim_size() != 4) {
-    return error("[N, C, H, W] or [N, features]");
-  }
+  const int rank = type.shape().dim_size();
+  if (training ? rank != 2 && rank != 4 : rank < 2 || rank > limits_.max_dims) return error(want);
   // Some files write an unknown dimension as -1 or 0.
-  const v1::TensorShapeProto::Dimension& batch = type.shape().dim(0);
-  batch_known_ = batch.has_dim_value() && batch.dim_value() >= 1;
-  if (batch.has_dim_value() && (batch.dim_value() > 1 || batch.dim_value() < -1)) {
+  const v1::TensorShapeProto::Dimension& first = type.shape().dim(0);
+  const int64_t batch = first.has_dim_value() ? first.dim_value() : -1;
+  if (batch < -1 || (training && batch > 1)) {
     return error("a batch of 1, -1 or a name as the first dimension");
   }
-  Shape shape;
-  for (int i = 1; i < type.shape().dim_size(); ++i) {
+  if (batch >= 1) {
+    if (batch_ >= 1 && batch != batch_) {
+      return error(absl::StrCat("a batch of ", batch_, ", as the input before it"));
+    }
+    batch_ = batch;
+  }
+  for (int i = 1; i < rank; ++i) {
     const v1::TensorShapeProto::Dimension& dim = type.shape().dim(i);
     if (!dim.has_dim_value() || dim.dim_value() < 1) {
       return error("known dimensions of at least 1 after the batch");
     }
-    shape.push_back(dim.dim_value());
+    sample.push_back(dim.dim_value());
   }
-  const absl::StatusOr<int64_t> elements = ElementCount(shape, "input");
-  if (!elements.ok()) return OfValue(name, elements.status().message());
-  bindings_.emplace(name, Binding{0, -1});
-  values_.push_back({shape, DType::kFloat32});
-  result_.input_name = name;
-  result_.input_shape = std::move(shape);
+  const absl::StatusOr<int64_t> elements = ElementCount(sample, "input");
+  return elements.ok() ? absl::OkStatus() : OfValue(name, elements.status().message());
+}
+
+absl::Status Importer::BindRow() {
+  const auto add = [this](Operator op, ValueId from, Shape shape) {
+    ImportedNode node;
+    node.op = std::move(op);
+    node.inputs = {from};
+    node.inferred.output.shape = shape;
+    values_.push_back({std::move(shape), DType::kFloat32});
+    nodes_.push_back(std::move(node));
+    return static_cast<ValueId>(nodes_.size());
+  };
+  int64_t total = 0;
+  for (const OnnxValue& input : inputs_) total += Elements(input.shape);
+  const absl::StatusOr<int64_t> elements = ElementCount({total}, "all inputs");
+  if (!elements.ok()) return OfFile(elements.status().message());
+  const size_t rank = inputs_[0].shape.size();
+  const bool alone = inputs_.size() == 1;
+  values_.push_back({alone && (rank == 1 || rank == 3) ? inputs_[0].shape : Shape{total}});
+  int64_t first = 0;
+  for (const OnnxValue& input : inputs_) {
+    const int64_t size = Elements(input.shape);
+    ValueId value = 0;
+    if (!alone) value = add(SliceNode{{first}, {first + size}, {1}, {1}}, 0, {size});
+    if (input.shape != values_[value].shape) value = add(Reshape{input.shape}, value, input.shape);
+    if (!bindings_.emplace(input.name, Binding{value, -1}).second) {
+      return OfValue(input.name, "is an input twice");
+    }
+    first += size;
+  }
   return absl::OkStatus();
 }
 
@@ -254,7 +341,7 @@ absl::Status Importer::FindMakers() {
 
 void Importer::FindNeeded() {
   needed_.resize(file_.node_size());
-  ++readers_[result_.output_name];
+  for (const v1::ValueInfoProto& output : file_.output()) ++readers_[output.name()];
   for (int i = file_.node_size() - 1; i >= 0; --i) {
     for (const std::string& output : file_.node(i).output()) {
       if (!output.empty() && readers_.contains(output)) needed_[i] = true;
@@ -303,7 +390,11 @@ absl::Status Importer::CheckShapes() const {
     const absl::Status status = CheckShape(value);
     if (!status.ok()) return status;
   }
-  return CheckShape(file_.output(0));
+  for (const v1::ValueInfoProto& output : file_.output()) {
+    const absl::Status status = CheckShape(output);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Importer::CheckShape(const v1::ValueInfoProto& value) const {
@@ -318,8 +409,8 @@ absl::Status Importer::CheckShape(const v1::ValueInfoProto& value) const {
   bool equal = stated.dim_size() == static_cast<int>(found.size()) + 1;
   for (int i = 0; equal && i < stated.dim_size(); ++i) {
     const int64_t size = stated.dim(i).has_dim_value() ? stated.dim(i).dim_value() : -1;
-    // The batch is 1 where the file knows it.
-    const int64_t want = i == 0 ? 1 : found[static_cast<size_t>(i) - 1];
+    // The batch is 1 where the file knows it, unless its input has another one.
+    const int64_t want = i == 0 ? std::max<int64_t>(batch_, 1) : found[static_cast<size_t>(i) - 1];
     equal = size < 1 || size == want;
   }
   if (equal) return absl::OkStatus();
@@ -354,38 +445,74 @@ void Importer::DropSoftmaxBeforeViews() {
   }
 }
 
-absl::StatusOr<OnnxModel> Importer::Finish() {
-  const auto output = bindings_.find(result_.output_name);
+void Importer::DropUnread(std::vector<ValueId>& ends) {
+  std::vector<bool> read(nodes_.size() + 1, false);
+  for (const ValueId end : ends) read[end] = true;
+  for (size_t i = nodes_.size(); i > 0; --i) {
+    if (!read[i]) continue;
+    for (const ValueId input : nodes_[i - 1].inputs) read[input] = true;
+  }
+  std::vector<ValueId> moved(nodes_.size() + 1, 0);
+  std::vector<ImportedNode> kept;
+  for (size_t i = 1; i <= nodes_.size(); ++i) {
+    if (!read[i]) continue;
+    ImportedNode& node = nodes_[i - 1];
+    for (ValueId& input : node.inputs) input = moved[input];
+    kept.push_back(std::move(node));
+    moved[i] = static_cast<ValueId>(kept.size());
+  }
+  nodes_ = std::move(kept);
+  for (ValueId& end : ends) end = moved[end];
+}
+
+absl::StatusOr<ValueId> Importer::OutputValue(const std::string& name) const {
+  const auto output = bindings_.find(name);
   if (output == bindings_.end()) {
-    return OfValue(result_.output_name, "is the output, but nothing makes it");
+    return OfValue(name, makers_.contains(name)
+                             ? "is the output, but one that its node cannot make here"
+                             : "is the output, but nothing makes it");
   }
-  if (output->second.value < 0) {
-    return OfValue(result_.output_name, "the output does not depend on the input");
+  if (output->second.value < 0) return OfValue(name, "the output does not depend on the input");
+  return output->second.value;
+}
+
+std::vector<GraphNode> Importer::NamedNodes() const {
+  const std::vector<std::string> names = NodeNames(nodes_);
+  std::vector<GraphNode> named;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    named.push_back({names[i], nodes_[i].op, nodes_[i].inputs});
   }
-  // Every needed node contributes to the output, and is the last if it makes it.
-  if (nodes_.empty() || output->second.value != static_cast<ValueId>(nodes_.size())) {
-    return OfValue(result_.output_name, "no operator is between the input and the output");
+  return named;
+}
+
+std::vector<OnnxWeight> Importer::TakeWeights(const Graph& graph) {
+  std::vector<OnnxWeight> weights;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const std::vector<int>& of_node = graph.parameters_of(static_cast<int>(i));
+    CAPSTAN_CHECK(of_node.size() == nodes_[i].weights.size());  // Infer has compared them
+    for (size_t k = 0; k < of_node.size(); ++k) {
+      const Parameter& parameter = graph.parameters()[of_node[k]];
+      weights.push_back({parameter.name, parameter.shape, std::move(nodes_[i].weights[k].values)});
+    }
   }
-  DropSoftmaxBeforeViews();
+  return weights;
+}
+
+absl::StatusOr<OnnxModel> Importer::Finish() {
+  const absl::StatusOr<ValueId> output = OutputValue(result_.output_name);
+  if (!output.ok()) return output.status();
+  std::vector<ValueId> ends = {*output};
+  DropUnread(ends);
+  // What is left contributes to the output, so the last node makes it.
+  if (!nodes_.empty()) DropSoftmaxBeforeViews();
   if (nodes_.empty()) {
     return OfValue(result_.output_name, "no operator is between the input and the output");
   }
   result_.output_shape = nodes_.back().inferred.output.shape;
-  const std::vector<std::string> names = NodeNames(nodes_);
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    result_.nodes.push_back({names[i], nodes_[i].op, nodes_[i].inputs});
-  }
+  result_.nodes = NamedNodes();
   const absl::StatusOr<Graph> graph = WithLoss(result_, "onnx");
   if (!graph.ok()) return graph.status();
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    const std::vector<int>& of_node = graph->parameters_of(static_cast<int>(i));
-    CAPSTAN_CHECK(of_node.size() == nodes_[i].weights.size());  // Infer has compared them
-    for (size_t k = 0; k < of_node.size(); ++k) {
-      const Parameter& parameter = graph->parameters()[of_node[k]];
-      result_.weights.push_back(
-          {parameter.name, parameter.shape, std::move(nodes_[i].weights[k].values)});
-    }
-  }
+  result_.weights = TakeWeights(*graph);
   for (const v1::TensorProto& tensor : file_.initializer()) {
     const auto readers = weight_readers_.find(tensor.name());
     if (readers != weight_readers_.end() && readers->second > 1) {
@@ -393,6 +520,40 @@ absl::StatusOr<OnnxModel> Importer::Finish() {
     }
   }
   return std::move(result_);
+}
+
+absl::StatusOr<OnnxNetwork> Importer::FinishNetwork(std::string name) {
+  std::vector<ValueId> ends;
+  std::vector<OnnxValue> outputs;
+  for (const v1::ValueInfoProto& output : file_.output()) {
+    const absl::StatusOr<ValueId> value = OutputValue(output.name());
+    if (!value.ok()) return value.status();
+    ends.push_back(*value);
+    outputs.push_back({output.name(), values_[*value].shape});
+  }
+  DropUnread(ends);
+  std::vector<GraphNode> nodes = NamedNodes();
+  absl::flat_hash_set<std::string> names;
+  for (const GraphNode& node : nodes) names.insert(node.name);
+  const auto add = [&](const char* stem, Operator op, std::vector<ValueId> inputs) {
+    std::string free = stem;
+    for (int i = 1; !names.insert(free).second; ++i) free = absl::StrCat(stem, i);
+    nodes.push_back({std::move(free), std::move(op), std::move(inputs)});
+    return static_cast<ValueId>(nodes.size());
+  };
+  std::vector<ValueId> rows;
+  for (const ValueId end : ends) rows.push_back(add("row", Flatten(), {end}));
+  const bool weights = std::any_of(nodes_.begin(), nodes_.end(),
+                                   [](const ImportedNode& node) { return !node.weights.empty(); });
+  // A plan needs a parameter.
+  if (!weights) rows.push_back(add("unused", ParameterNode{{1}}, {}));
+  const ValueId logits = rows.size() == 1 ? rows[0] : add("rows", Concat{1}, rows);
+  add("loss", SoftmaxCrossEntropyLoss(), {logits});
+  absl::StatusOr<Graph> graph = Graph::Build(std::move(name), values_[0].shape, std::move(nodes));
+  if (!graph.ok()) return graph.status();
+  std::vector<OnnxWeight> taken = TakeWeights(*graph);
+  if (!weights) taken.push_back({graph->parameters()[0].name, {1}, {0.0f}});
+  return OnnxNetwork{std::move(inputs_), std::move(outputs), *std::move(graph), std::move(taken)};
 }
 
 }  // namespace capstan::training::onnx

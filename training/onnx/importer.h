@@ -18,6 +18,7 @@
 #include "training/onnx/constant.h"
 #include "training/onnx/onnx_model.h"
 #include "training/ops/op.h"
+#include "training/ops/slice/slice.h"
 
 namespace capstan::training::onnx {
 
@@ -53,32 +54,49 @@ struct Binding {
   int constant = -1;
 };
 
+enum class ImportPurpose { kTraining, kPrediction };
+
 // The graph as far as it is imported.
 class Importer {
  public:
   // The model must outlive this.
-  Importer(const capstan::onnx::v1::ModelProto& model, const OnnxLimits& limits)
-      : model_(model), file_(model.graph()), limits_(limits) {}
+  Importer(const capstan::onnx::v1::ModelProto& model, ImportPurpose purpose,
+           const OnnxLimits& limits)
+      : model_(model), file_(model.graph()), purpose_(purpose), limits_(limits) {}
 
-  absl::StatusOr<OnnxModel> Import();
+  absl::StatusOr<OnnxModel> Import();                           // kTraining
+  absl::StatusOr<OnnxNetwork> ImportNetwork(std::string name);  // kPrediction
 
  private:
   friend class NodeConversion;
 
+  // Everything up to the nodes of the result.
+  absl::Status ImportNodes();
   absl::Status CheckFile();
   absl::Status FindOperatorSet();
   absl::Status CheckNames() const;
   absl::Status BindInitializers();
-  absl::Status BindInput();
+  absl::Status BindInputs();
+  absl::Status CheckInput(const capstan::onnx::v1::ValueInfoProto& input, Shape& sample);
+  // Of kPrediction: the graph's input is a row of all inputs, if its shape is not theirs.
+  absl::Status BindRow();
   absl::Status FindMakers();
-  // Which nodes the output depends on, and how often each value is read by these.
+  // Which nodes the outputs depend on, and how often each value is read by these.
   void FindNeeded();
   absl::Status ConvertNode(int index);
   // Compares with the shapes that the file states.
   absl::Status CheckShapes() const;
   absl::Status CheckShape(const capstan::onnx::v1::ValueInfoProto& value) const;
   void DropSoftmaxBeforeViews();
+  // Leaves out the nodes that no value of `ends` depends on, as after arithmetic on shapes.
+  void DropUnread(std::vector<ValueId>& ends);
   absl::StatusOr<OnnxModel> Finish();
+  absl::StatusOr<OnnxNetwork> FinishNetwork(std::string name);
+  // The value that the file calls so. InvalidArgument: there is none, or it is a constant.
+  absl::StatusOr<ValueId> OutputValue(const std::string& name) const;
+  std::vector<GraphNode> NamedNodes() const;
+  // The weights of the first nodes of `graph`, which are nodes_.
+  std::vector<OnnxWeight> TakeWeights(const Graph& graph);
 
   int AddConstant(Constant constant);
   // "node 'conv1'", or by its output if it has no name.
@@ -86,9 +104,10 @@ class Importer {
 
   const capstan::onnx::v1::ModelProto& model_;
   const capstan::onnx::v1::GraphProto& file_;
+  const ImportPurpose purpose_;
   const OnnxLimits limits_;
   int64_t operator_set_ = 0;
-  bool batch_known_ = false;  // the file says that the batch is 1
+  int64_t batch_ = 0;  // as the file says it; 0: unknown
   absl::flat_hash_map<std::string, Binding> bindings_;
   absl::flat_hash_map<std::string, int> makers_;   // by value: the node of the file
   absl::flat_hash_map<std::string, int> readers_;  // by value: nodes of needed_, and the output
@@ -99,6 +118,10 @@ class Importer {
   std::vector<ValueType> values_;                    // by ValueId
   std::vector<ImportedNode> nodes_;
   int64_t weight_elements_ = 0;  // of all nodes_
+  int64_t folded_elements_ = 0;  // of what was computed from constants
+  // By constant and shape: the value of the Parameter or Constant that holds it.
+  absl::flat_hash_map<std::string, ValueId> operands_;
+  std::vector<OnnxValue> inputs_;
   absl::flat_hash_map<std::string, int> weight_readers_;
   OnnxModel result_;
 };
@@ -114,10 +137,11 @@ class NodeConversion {
   const absl::Status& status() const { return status_; }
   void Refuse(absl::string_view what);
   int64_t operator_set() const { return importer_.operator_set_; }
+  bool for_training() const { return importer_.purpose_ == ImportPurpose::kTraining; }
   const std::string& op() const { return node_.op_type(); }
   std::string output_name() const { return node_.output_size() > 0 ? node_.output(0) : ""; }
-  // Whether its first output is what the graph makes.
-  bool makes_output() const { return index_ == importer_.last_needed_; }
+  // Whether its first output is what the graph makes, and the loss follows.
+  bool makes_output() const { return for_training() && index_ == importer_.last_needed_; }
 
   // Inputs. Those that are left out have no name.
   int input_count() const { return node_.input_size(); }
@@ -128,13 +152,21 @@ class NodeConversion {
   // None may be constant, and all have as many dimensions: ONNX broadcasts from the last one on, so
   // others would meet the batch.
   std::vector<ValueId> AllGraphInputs();
-  std::vector<int64_t> Integers(int input);  // a constant list
-  bool Scalar(int input, double& value);     // a constant number; false: an error
+  // A value, or a constant as a value that is the same for every sample: a Parameter that begins as
+  // `init` without the file's weights, or a Constant. `rank` is that of the value that it meets, to
+  // whose last axes ONNX aligns it. The header of onnx_model.h says which are trained.
+  ValueId Operand(int input, int64_t rank, const char* init);
+  bool AllConstant() const;  // there is an input, and none depends on the graph's input
+  std::vector<int64_t> Integers(int input);          // a constant list
+  std::vector<ShapeNumber> ShapeNumbers(int input);  // likewise, in which the batch may stand
+  bool Flag(int input);                   // a constant of one number: whether it is not 0
+  bool Scalar(int input, double& value);  // a constant number; false: an error
   const Shape& ShapeOf(ValueId value) const { return importer_.values_[value].shape; }
   // Dimensions in the file: the sample's and the batch.
   int64_t RankOf(ValueId value) const { return static_cast<int64_t>(ShapeOf(value).size()) + 1; }
-  // The file says that the batch is 1, so that a shape with 1 in its place means the batch.
-  bool batch_is_one() const { return importer_.batch_known_; }
+  // The size of the batch that the file states, so that a shape with it in front means the batch;
+  // 0: unknown.
+  int64_t batch() const { return importer_.batch_; }
 
   // Attributes. What the converter does not ask for is refused in Finish.
   bool HasAttribute(absl::string_view name) const { return FindAttribute(name) != nullptr; }
@@ -154,6 +186,8 @@ class NodeConversion {
 
   // Refuses elements that exceed the limit of all weights.
   bool CountWeights(int64_t elements);
+  // Refuses elements that exceed the limit of all that is computed from constants.
+  bool CountFolded(int64_t elements);
   // All elements. Counts them as weights.
   std::vector<float> TakeFloats(const Constant& constant);
   NodeWeight Weight(const std::string& suffix, const Constant& constant);
@@ -165,14 +199,24 @@ class NodeConversion {
   // Adds a node to the graph and returns its value.
   ValueId Append(Operator op, std::vector<ValueId> inputs, std::vector<NodeWeight> weights = {},
                  std::string module = "");
+  // As Append, with a name and an output of the file other than this node's.
+  ValueId AppendAs(Operator op, std::vector<ValueId> inputs, std::vector<NodeWeight> weights,
+                   std::string module, std::string file_name, std::string output);
+  const std::string& file_name() const { return node_.name(); }
   // The node that makes an input and that only this node reads; null if there is none.
   ImportedNode* OnlyReaderOf(int input);
   // Infers a node of OnlyReaderOf again after a change. Its output becomes this node's.
   void Absorb(ImportedNode& node);
 
   // What the first output is.
-  void Output(ValueId value);
-  void Output(Constant constant);
+  void Output(ValueId value) { OutputAt(0, value); }
+  void Output(Constant constant) { OutputAt(0, std::move(constant)); }
+  // What another one is.
+  int output_count() const { return node_.output_size(); }
+  const std::string& output_name(int output) const { return node_.output(output); }
+  bool IsRead(int output) const { return importer_.readers_.contains(node_.output(output)); }
+  void OutputAt(int output, ValueId value);
+  void OutputAt(int output, Constant constant);
   // A tensor that lives as long as the import.
   capstan::onnx::v1::TensorProto& MakeTensor() { return importer_.made_.emplace_back(); }
   const OnnxLimits& limits() const { return importer_.limits_; }
@@ -204,10 +248,20 @@ struct Converter {
 
 // The tables of convert_*.cc.
 absl::Span<const Converter> ConstantConverters();
+absl::Span<const Converter> FoldedConverters();
 absl::Span<const Converter> LayerConverters();
 absl::Span<const Converter> PointwiseConverters();
 absl::Span<const Converter> PoolConverters();
 absl::Span<const Converter> ShapeConverters();
+absl::Span<const Converter> SliceConverters();
+
+// Nodes whose inputs all are constants. A whole number that stands for the batch may be moved, and
+// multiplied by 1. FoldArithmetic: Add, Div, Mul and Sub. `slice` has ONNX's axes of a constant.
+void FoldArithmetic(NodeConversion& node);
+void FoldCast(NodeConversion& node, bool to_whole);
+void FoldConcat(NodeConversion& node);
+void FoldGather(NodeConversion& node);
+void FoldSlice(NodeConversion& node, SliceNode slice);
 
 // Null: the operator cannot be imported.
 ConvertFunction FindConverter(absl::string_view op);

@@ -4,6 +4,9 @@
 #include "absl/strings/str_cat.h"
 #include "services/check/check.h"
 #include "training/onnx/importer.h"
+#include "training/ops/constant/constant.h"
+#include "training/ops/parameter/parameter.h"
+#include "training/ops/transpose/transpose.h"
 
 namespace capstan::training::onnx {
 namespace {
@@ -12,6 +15,11 @@ namespace v1 = capstan::onnx::v1;
 
 constexpr int kMostListed = 64;
 constexpr size_t kMostTextBytes = 64;
+
+bool AllEqual(const std::vector<float>& numbers) {
+  return std::all_of(numbers.begin(), numbers.end(),
+                     [&numbers](float number) { return number == numbers[0]; });
+}
 
 }  // namespace
 
@@ -82,6 +90,88 @@ std::vector<ValueId> NodeConversion::AllGraphInputs() {
                         "broadcast"));
   }
   return values;
+}
+
+bool NodeConversion::AllConstant() const {
+  for (int i = 0; i < input_count(); ++i) {
+    if (!IsConstant(i)) return false;
+  }
+  return input_count() > 0;
+}
+
+ValueId NodeConversion::Operand(int input, int64_t rank, const char* init) {
+  if (!IsConstant(input)) return GraphInput(input);
+  const Constant* const constant = ConstantInput(input);
+  if (constant == nullptr) return -1;
+  const std::string shown = absl::StrCat("constant '", Shown(constant->source), "' of shape ",
+                                         ShapeToString(constant->dims));
+  Constant view = *constant;
+  const int64_t dims = static_cast<int64_t>(view.dims.size());
+  if (dims > rank || (dims == rank && dims > 0 && view.dims[0] != 1)) {
+    Refuse(absl::StrCat(shown, ", want at most ", rank,
+                        " dimensions, and 1 as the first of these: the batch"));
+    return -1;
+  }
+  // A matrix that lost its first axis of 1 is no matrix any more, and has one order only.
+  if (dims == rank && dims > 0) {
+    view.dims.erase(view.dims.begin());
+    view.transposed = false;
+  }
+  if (view.dims.empty()) view.dims = {1};
+  const std::string key =
+      absl::StrCat(view.transposed ? "turned " : "", ShapeToString(view.dims), view.source);
+  const auto known = importer_.operands_.find(key);
+  if (known != importer_.operands_.end()) return known->second;
+
+  const bool stored_transposed = view.transposed && view.trained;
+  if (stored_transposed) {  // keeps the layout that the file has
+    std::swap(view.dims[0], view.dims[1]);
+    view.transposed = false;
+  }
+  NodeWeight weight = {"weight", view.dims, {}};
+  weight.values = TakeFloats(view);
+  if (!ok()) return -1;
+  ValueId value = -1;
+  if (!view.trained && !weight.values.empty() && AllEqual(weight.values)) {
+    value = AppendAs(ConstantNode{DecimalOf(weight.values[0]), view.dims}, {}, {}, "", "", "");
+  } else if (!view.trained && for_training()) {
+    Refuse(absl::StrCat(shown,
+                        " has different numbers and is no initializer: want an initializer, "
+                        "which is trained, or equal numbers, which are not"));
+  } else {
+    std::string module = ModuleOf(view.source, ".weight");
+    if (module.empty()) module = ModuleOf(view.source, "");
+    value = AppendAs(ParameterNode{view.dims, init}, {}, {std::move(weight)}, std::move(module), "",
+                     "");
+  }
+  if (stored_transposed && ok()) {
+    value = AppendAs(Transpose{{2, 1}}, {value}, {}, "", "", "");
+  }
+  if (ok()) importer_.operands_.emplace(key, value);
+  return value;
+}
+
+std::vector<ShapeNumber> NodeConversion::ShapeNumbers(int input) {
+  const Constant* const constant = ConstantInput(input);
+  if (constant == nullptr) return {};
+  absl::StatusOr<std::vector<ShapeNumber>> numbers = ReadShapeNumbers(*constant);
+  if (!numbers.ok()) {
+    Refuse(numbers.status().message());
+    return {};
+  }
+  return *std::move(numbers);
+}
+
+bool NodeConversion::Flag(int input) {
+  const Constant* const constant = ConstantInput(input);
+  if (constant == nullptr) return false;
+  const absl::StatusOr<std::vector<ShapeNumber>> numbers = ReadShapeNumbers(*constant);
+  if (!numbers.ok()) {
+    Refuse(numbers.status().message());
+    return false;
+  }
+  if (numbers->size() != 1) Refuse(absl::StrCat("input ", input, ": want one number"));
+  return ok() && (*numbers)[0].value != 0;
 }
 
 std::vector<int64_t> NodeConversion::Integers(int input) {
@@ -211,6 +301,16 @@ bool NodeConversion::CountWeights(int64_t elements) {
   return true;
 }
 
+bool NodeConversion::CountFolded(int64_t elements) {
+  const int64_t most = importer_.limits_.max_folded_elements;
+  if (elements > most - importer_.folded_elements_) {
+    Refuse(absl::StrCat("more than ", most, " elements up to here are computed from constants"));
+    return false;
+  }
+  importer_.folded_elements_ += elements;
+  return true;
+}
+
 std::vector<float> NodeConversion::TakeFloats(const Constant& constant) {
   if (!ok() || !CountWeights(constant.elements)) return {};
   absl::StatusOr<std::vector<float>> floats = ReadFloats(constant);
@@ -277,14 +377,21 @@ bool NodeConversion::Infer(ImportedNode& node) {
 
 ValueId NodeConversion::Append(Operator op, std::vector<ValueId> inputs,
                                std::vector<NodeWeight> weights, std::string module) {
+  return AppendAs(std::move(op), std::move(inputs), std::move(weights), std::move(module),
+                  node_.name(), output_name());
+}
+
+ValueId NodeConversion::AppendAs(Operator op, std::vector<ValueId> inputs,
+                                 std::vector<NodeWeight> weights, std::string module,
+                                 std::string file_name, std::string output) {
   if (!ok()) return -1;
   ImportedNode node;
   node.op = std::move(op);
   node.inputs = std::move(inputs);
   node.weights = std::move(weights);
   node.module = std::move(module);
-  node.file_name = node_.name();
-  if (node_.output_size() > 0) node.output = node_.output(0);
+  node.file_name = std::move(file_name);
+  node.output = std::move(output);
   if (!Infer(node)) return -1;
   if (importer_.nodes_.size() >= static_cast<size_t>(kMaxGraphNodes)) {
     Refuse(absl::StrCat("the graph has more than ", kMaxGraphNodes, " nodes up to here"));
@@ -312,17 +419,21 @@ void NodeConversion::Absorb(ImportedNode& node) {
   if (ok()) node.output = node_.output(0);
 }
 
-void NodeConversion::Output(ValueId value) {
+void NodeConversion::OutputAt(int output, ValueId value) {
   if (!ok()) return;
-  if (node_.output_size() == 0 || node_.output(0).empty()) return Refuse("makes no output");
-  importer_.bindings_[node_.output(0)] = {value, -1};
+  if (node_.output_size() <= output || node_.output(output).empty()) {
+    return Refuse("makes no output");
+  }
+  importer_.bindings_[node_.output(output)] = {value, -1};
   has_output_ = true;
 }
 
-void NodeConversion::Output(Constant constant) {
+void NodeConversion::OutputAt(int output, Constant constant) {
   if (!ok()) return;
-  if (node_.output_size() == 0 || node_.output(0).empty()) return Refuse("makes no output");
-  importer_.bindings_[node_.output(0)] = {-1, importer_.AddConstant(std::move(constant))};
+  if (node_.output_size() <= output || node_.output(output).empty()) {
+    return Refuse("makes no output");
+  }
+  importer_.bindings_[node_.output(output)] = {-1, importer_.AddConstant(std::move(constant))};
   has_output_ = true;
 }
 
@@ -343,8 +454,8 @@ absl::Status NodeConversion::Finish() {
 
 ConvertFunction FindConverter(absl::string_view op) {
   for (const absl::Span<const Converter> table :
-       {ConstantConverters(), LayerConverters(), PointwiseConverters(), PoolConverters(),
-        ShapeConverters()}) {
+       {ConstantConverters(), FoldedConverters(), LayerConverters(), PointwiseConverters(),
+        PoolConverters(), ShapeConverters(), SliceConverters()}) {
     for (const Converter& converter : table) {
       if (op == converter.op) return converter.convert;
     }

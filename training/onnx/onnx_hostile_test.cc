@@ -397,7 +397,15 @@ TEST(OnnxHostileTest, SamplesAreNotMixed) {
            {"Concat", {}, "axis", {-4}, "axis -4 is the batch, whose samples cannot be mixed"},
            {"Concat", {}, "axis", {4}, "axis 4, want -4 to 3"},
            {"ReduceMean", {}, "axes", {0, 1}, "axis 0 is the batch, whose samples cannot be"},
-           {"ReduceMean", {}, "axes", {1, 2}, "the axes are not 2 and 3, height and width"}}) {
+           {"ReduceMean", {}, "axes", {}, "reduces all axes, and so the batch"},
+           {"Slice", {}, "", {}, "input 1 is missing"},
+           {"Split", {}, "axis", {0}, "axis 0 is the batch, whose samples cannot be mixed"},
+           {"Gather", {0}, "axis", {0}, "axis 0 is the batch, whose samples cannot be mixed"},
+           {"Gather", {2}, "axis", {1}, "an index outside of axis 1 of 2"},
+           {"Gather", {2, 0}, "axis", {2}, "indices that are not in a row"},
+           {"Expand", {2}, "", {}, "for a constant that is repeated along the batch only"},
+           {"Pad", {0, 0, 1, 1}, "", {}, "4 pads, want two for each of 4 axes"},
+           {"Pad", {1, 0, 0, 0, 0, 0, 0, 0}, "", {}, "axis 0 is the batch, whose samples"}}) {
     const std::string error = ErrorAfter([&](OnnxBuilder& b) {
       NodeOf(b, 1).set_output(0, "r");
       // The Conv above makes [2, 1, 1]; its input has more axes to mix.

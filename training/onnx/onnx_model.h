@@ -7,8 +7,17 @@
 // shapes of one sample, as Graph does. A node that would mix samples is refused.
 //
 // Weights belong to the node that reads them, with PyTorch's names and layouts: a Gemm's weight is
-// [out, in]. So constants become parameters if an operator has a parameter for them; other
-// constants are refused. Numbers in binary16, bfloat16 and binary64 are converted to float.
+// [out, in]. So constants become parameters if an operator has a parameter for them. Where Add, Mul,
+// Sub, Div, MatMul or Concat read a constant, a rule says whether it is trained:
+//
+//   an initializer with at least one dimension, and what is made of one    a Parameter, trained
+//   any other constant whose elements are equal, such as 0.125             a Constant, never trained
+//   any other constant                                                     refused; it is a
+//                                                                          Parameter of OnnxNetwork
+//
+// What nodes make of constants and of shapes is computed during the import, within
+// max_folded_elements. The size of the batch stays unknown in it. Numbers in binary16, bfloat16 and
+// binary64 are converted to float.
 //
 // Source: the ONNX operator specification, https://onnx.ai/onnx/operators/.
 //
@@ -42,6 +51,8 @@ struct OnnxLimits {
   int64_t max_weight_elements = int64_t{1} << 28;  // of one tensor, and of all weights together
   int64_t max_name_bytes = 1024;                   // of a node or a value
   int64_t max_dims = 8;                            // of a tensor
+  int64_t max_folded_elements = int64_t{1} << 20;  // computed from constants, in the whole file
+  int64_t max_values = 64;                         // inputs, and outputs, of a network to run
 };
 
 // A parameter of a node: the name and the shape are those of Graph::parameters().
@@ -75,6 +86,28 @@ absl::StatusOr<OnnxModel> ReadOnnx(absl::string_view bytes, const OnnxLimits& li
 // [features]. Their names are "loss" and "flatten", with a number if a node has that name.
 // InvalidArgument: the graph is refused, e.g. since it has too many nodes.
 absl::StatusOr<Graph> WithLoss(const OnnxModel& model, std::string name);
+
+// A value that a file names, of one sample.
+struct OnnxValue {
+  std::string name;  // as in the file, any bytes
+  Shape shape;
+};
+
+// A file's network as it is, to be run and not trained: any number of inputs and outputs, of any
+// shapes behind the batch, and a softmax at the end stays.
+struct OnnxNetwork {
+  std::vector<OnnxValue> inputs;   // in the order of the file
+  std::vector<OnnxValue> outputs;  // likewise
+  // A sample's input holds the elements of all inputs, one input after the other. The logits begin
+  // with the elements of all outputs, likewise; what follows has no meaning.
+  Graph graph;
+  std::vector<OnnxWeight> weights;  // as Graph::parameters(), of which there is at least one
+};
+
+// `name` is the graph's. InvalidArgument as ReadOnnx. Also: a node is meant for training, such as a
+// Dropout that says so, or an output does not depend on an input.
+absl::StatusOr<OnnxNetwork> ReadOnnxNetwork(absl::string_view bytes, std::string name,
+                                            const OnnxLimits& limits = {});
 
 }  // namespace capstan::training::onnx
 

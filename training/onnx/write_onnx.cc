@@ -9,10 +9,18 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "capstan/onnx/v1/onnx.pb.h"
+#include "training/ops/add/add.h"
+#include "training/ops/arithmetic/arithmetic.h"
 #include "training/ops/batch_normalization/batch_normalization.h"
+#include "training/ops/constant/constant.h"
 #include "training/ops/dropout/dropout.h"
+#include "training/ops/mat_mul/mat_mul.h"
+#include "training/ops/pad/pad.h"
+#include "training/ops/parameter/parameter.h"
 #include "training/ops/pool/pool.h"
+#include "training/ops/reduce/reduce.h"
 #include "training/ops/reshape/reshape.h"
+#include "training/ops/squeeze/squeeze.h"
 
 namespace capstan::training::onnx {
 namespace {
@@ -23,6 +31,7 @@ constexpr int64_t kFileFormat = 8;
 constexpr int64_t kWriteOperatorSet = 17;
 constexpr int64_t kLaterFileFormat = 9;
 constexpr int64_t kLaterOperatorSet = 20;
+constexpr int64_t kMostConstantElements = int64_t{1} << 20;
 // Protobuf's limit, with room for everything that is no weight.
 constexpr int64_t kMostWeightBytes = (int64_t{1} << 31) - (int64_t{1} << 24);
 
@@ -47,8 +56,8 @@ class OnnxWriter {
 
   const GraphNode& node(int index) const { return graph_.nodes()[index]; }
   const Attributes& attributes(int index) const { return graph_.instance(index).attributes; }
-  // The operator needs kLaterOperatorSet.
-  void NeedLater() { later_ = true; }
+  // The file is of kLaterOperatorSet.
+  bool later() const { return later_; }
 
   void SetInt(v1::NodeProto& to, const std::string& name, int64_t value) {
     v1::AttributeProto& attribute = Add(to, name, v1::ATTRIBUTE_TYPE_INT);
@@ -97,6 +106,19 @@ class OnnxWriter {
     if (value == 0) return "input";
     return value == graph_.logits() ? "output" : absl::StrCat(node(value - 1).name, ":0");
   }
+  bool IsParameter(ValueId value) const {
+    return value > 0 && (node(value - 1).op.name == ParameterNode::kName ||
+                         node(value - 1).op.name == ConstantNode::kName);
+  }
+  // What a node reads: the value, or for a Parameter its tensor.
+  std::string InputName(ValueId value) const {
+    return value > 0 && node(value - 1).op.name == ParameterNode::kName
+               ? graph_.parameters()[graph_.parameters_of(value - 1)[0]].name
+               : ValueName(value);
+  }
+  absl::Status CheckParameters(int index) const;
+  void WriteInputs(int index, v1::NodeProto& to);
+  void WriteConstant(int index);
   void WriteValue(ValueId value, v1::ValueInfoProto& to) const;
   void WriteParameters();
   absl::Status WriteNode(int index);
@@ -127,9 +149,7 @@ void WriteAveragePool(OnnxWriter& writer, int node, v1::NodeProto& to) {
   for (const char* const name : {"kernel_shape", "strides", "pads", "count_include_pad"}) {
     writer.Copy(to, node, name);
   }
-  if (window.dilations == Window().dilations) return;
-  writer.Copy(to, node, "dilations");
-  writer.NeedLater();
+  if (window.dilations != Window().dilations) writer.Copy(to, node, "dilations");
 }
 
 void WriteGemm(OnnxWriter& writer, int node, v1::NodeProto& to) { writer.SetInt(to, "transB", 1); }
@@ -155,9 +175,63 @@ void WriteReshape(OnnxWriter& writer, int node, v1::NodeProto& to) {
   for (const int64_t dim : shape) tensor.add_int64_data(dim);
 }
 
-void WriteGelu(OnnxWriter& writer, int node, v1::NodeProto& to) {
-  WriteAsItIs(writer, node, to);
-  writer.NeedLater();
+// A list of whole numbers as an input.
+void AddIntegers(OnnxWriter& writer, int node, v1::NodeProto& to, const std::string& what,
+                 const std::vector<int64_t>& numbers) {
+  v1::TensorProto& tensor = writer.AddConstant(to, node, what, v1::DATA_TYPE_INT64);
+  tensor.add_dims(static_cast<int64_t>(numbers.size()));
+  tensor.mutable_int64_data()->Add(numbers.begin(), numbers.end());
+}
+
+void WriteAxes(OnnxWriter& writer, int node, v1::NodeProto& to) {
+  AddIntegers(writer, node, to, "axes", writer.attributes(node).Ints("axes"));
+}
+
+// ONNX takes no axes for all axes, the batch included.
+void WriteSqueeze(OnnxWriter& writer, int node, v1::NodeProto& to) {
+  if (writer.attributes(node).Ints("axes").empty()) return to.set_op_type("Identity");
+  WriteAxes(writer, node, to);
+}
+
+void WriteSlice(OnnxWriter& writer, int node, v1::NodeProto& to) {
+  if (writer.attributes(node).Ints("axes").empty()) return to.set_op_type("Identity");
+  for (const char* const name : {"starts", "ends", "axes", "steps"}) {
+    AddIntegers(writer, node, to, name, writer.attributes(node).Ints(name));
+  }
+}
+
+void WritePad(OnnxWriter& writer, int node, v1::NodeProto& to) {
+  const Pad pad = Pad::Read(writer.attributes(node));
+  const auto rank = static_cast<std::ptrdiff_t>(pad.pads.size() / 2);
+  std::vector<int64_t> pads = pad.pads;
+  pads.insert(pads.begin() + rank, 0);  // none around the batch
+  pads.insert(pads.begin(), 0);
+  AddIntegers(writer, node, to, "pads", pads);
+  writer.AddConstant(to, node, "value", v1::DATA_TYPE_FLOAT)
+      .add_float_data(static_cast<float>(pad.value));
+}
+
+void WriteClip(OnnxWriter& writer, int node, v1::NodeProto& to) {
+  for (const char* const name : {"min", "max"}) {
+    writer.AddConstant(to, node, name, v1::DATA_TYPE_FLOAT)
+        .add_float_data(static_cast<float>(writer.attributes(node).Float(name)));
+  }
+}
+
+// ReduceMean has its axes as an input since operator set 18, ReduceSum since 13.
+void WriteReduce(OnnxWriter& writer, int node, v1::NodeProto& to) {
+  writer.Copy(to, node, "keepdims");
+  if (to.op_type() == ReduceMean::kName && !writer.later()) {
+    writer.Copy(to, node, "axes");
+  } else {
+    WriteAxes(writer, node, to);
+  }
+}
+
+void WriteTranspose(OnnxWriter& writer, int node, v1::NodeProto& to) {
+  std::vector<int64_t> perm = writer.attributes(node).Ints("perm");
+  perm.insert(perm.begin(), 0);
+  writer.SetInts(to, "perm", perm);
 }
 
 struct OpWriter {
@@ -170,28 +244,55 @@ constexpr OpWriter kWriters[] = {
     {"Add", WriteAsItIs},
     {"AveragePool", WriteAveragePool},
     {"BatchNormalization", WriteBatchNormalization},
+    {"Clip", WriteClip},
     {"Concat", WriteAsItIs},
     {"Conv", WriteConv},
     {"Div", WriteAsItIs},
     {"Dropout", WriteDropout},
     {"Flatten", WriteFlatten},
-    {"Gelu", WriteGelu},
+    {"Gelu", WriteAsItIs},
     {"Gemm", WriteGemm},
     {"GlobalAveragePool", WriteAsItIs},
     {"GlobalMaxPool", WriteAsItIs},
+    {"Identity", WriteAsItIs},
     {"LRN", WriteAsItIs},
+    {"LayerNormalization", WriteAsItIs},
     {"LeakyRelu", WriteAsItIs},
     {"LogSoftmax", WriteAsItIs},
+    {"MatMul", WriteAsItIs},
     {"MaxPool", WriteWindow},
     {"Mul", WriteAsItIs},
+    {"Pad", WritePad},
+    {"ReduceMean", WriteReduce},
+    {"ReduceSum", WriteReduce},
     {"Relu", WriteAsItIs},
     {"Reshape", WriteReshape},
     {"Sigmoid", WriteAsItIs},
+    {"Slice", WriteSlice},
     {"Softmax", WriteAsItIs},
+    {"Squeeze", WriteSqueeze},
     {"Sub", WriteAsItIs},
     {"Sum", WriteAsItIs},
     {"Tanh", WriteAsItIs},
+    {"Transpose", WriteTranspose},
+    {"Unsqueeze", WriteAxes},
 };
+
+// Operators that broadcast, where ONNX aligns shapes by their last axes.
+bool Broadcasts(const std::string& op) {
+  return op == Add::kName || op == Sub::kName || op == Mul::kName || op == Div::kName ||
+         op == MatMul::kName;
+}
+
+bool NeedsLater(const Graph& graph) {
+  for (int i = 0; i < graph.node_count(); ++i) {
+    const std::string& op = graph.nodes()[i].op.name;
+    const Attributes& attributes = graph.instance(i).attributes;
+    if (op == "Gelu") return true;
+    if (op == "AveragePool" && ReadWindow(attributes).dilations != Window().dilations) return true;
+  }
+  return false;
+}
 
 void OnnxWriter::WriteValue(ValueId value, v1::ValueInfoProto& to) const {
   to.set_name(ValueName(value));
@@ -216,8 +317,72 @@ void OnnxWriter::WriteParameters() {
   }
 }
 
+// A Parameter and a Constant have no batch in the file. So only an operator that broadcasts may read
+// one, beside a value that has the batch.
+absl::Status OnnxWriter::CheckParameters(int index) const {
+  const GraphNode& from = node(index);
+  const auto parameters = std::count_if(from.inputs.begin(), from.inputs.end(),
+                                        [this](ValueId input) { return IsParameter(input); });
+  if (parameters == 0 || (Broadcasts(from.op.name) && parameters == 1)) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("node ", from.name, ": ", from.op.name,
+                                               " of a Parameter or Constant cannot be exported"));
+}
+
+// Gives values with fewer axes than others axes of 1 behind the batch, since ONNX would align the
+// batch of one with an axis of the other.
+void OnnxWriter::WriteInputs(int index, v1::NodeProto& to) {
+  const std::vector<ValueId>& inputs = node(index).inputs;
+  size_t rank = 0;
+  if (Broadcasts(node(index).op.name)) {
+    for (const ValueId input : inputs) rank = std::max(rank, graph_.value_shape(input).size());
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const size_t axes = graph_.value_shape(inputs[i]).size();
+    if (IsParameter(inputs[i]) || axes >= rank) {
+      to.add_input(InputName(inputs[i]));
+      continue;
+    }
+    v1::NodeProto& more = *graph_message().add_node();
+    more.set_op_type(Unsqueeze::kName);
+    more.set_name(absl::StrCat(node(index).name, ":axes", i));
+    more.add_input(InputName(inputs[i]));
+    v1::TensorProto& tensor =
+        AddConstant(more, index, absl::StrCat("axes", i), v1::DATA_TYPE_INT64);
+    tensor.add_dims(static_cast<int64_t>(rank - axes));
+    for (size_t axis = 1; axis <= rank - axes; ++axis) {
+      tensor.add_int64_data(static_cast<int64_t>(axis));
+    }
+    more.add_output(absl::StrCat(node(index).name, ":x", i));
+    to.add_input(more.output(0));
+  }
+}
+
+void OnnxWriter::WriteConstant(int index) {
+  const ConstantNode from = ConstantNode::Read(attributes(index));
+  v1::NodeProto& to = *graph_message().add_node();
+  to.set_name(node(index).name);
+  to.set_op_type(ConstantNode::kName);
+  to.add_output(ValueName(graph_.output_of(index)));
+  v1::TensorProto& tensor = *Add(to, "value", v1::ATTRIBUTE_TYPE_TENSOR).mutable_t();
+  tensor.set_data_type(v1::DATA_TYPE_FLOAT);
+  tensor.mutable_dims()->Add(from.shape.begin(), from.shape.end());
+  const std::vector<float> values(static_cast<size_t>(Elements(from.shape)),
+                                  static_cast<float>(from.value));
+  tensor.mutable_float_data()->Add(values.begin(), values.end());
+}
+
 absl::Status OnnxWriter::WriteNode(int index) {
   const GraphNode& from = node(index);
+  if (from.op.name == ParameterNode::kName) return absl::OkStatus();  // an initializer
+  if (from.op.name == ConstantNode::kName) {
+    if (graph_.value_elements(graph_.output_of(index)) > kMostConstantElements) {
+      return absl::UnimplementedError(absl::StrCat("node ", from.name, ": Constant of more than ",
+                                                   kMostConstantElements,
+                                                   " elements cannot be exported"));
+    }
+    WriteConstant(index);
+    return absl::OkStatus();
+  }
   const OpWriter* const writer =
       std::find_if(std::begin(kWriters), std::end(kWriters),
                    [&from](const OpWriter& candidate) { return from.op.name == candidate.op; });
@@ -225,21 +390,18 @@ absl::Status OnnxWriter::WriteNode(int index) {
     return absl::UnimplementedError(
         absl::StrCat("node ", from.name, ": operator ", from.op.name, " cannot be exported"));
   }
-  for (const ValueId input : from.inputs) {
-    if (graph_.value_shape(input).size() == graph_.value_shape(from.inputs[0]).size()) continue;
-    // ONNX would align the batch of one with an axis of the other.
-    return absl::UnimplementedError(absl::StrCat(
-        "node ", from.name, ": inputs with different numbers of dimensions cannot be exported"));
-  }
-  v1::NodeProto& to = *graph_message().add_node();
+  const absl::Status parameters = CheckParameters(index);
+  if (!parameters.ok()) return parameters;
+  v1::NodeProto to;
   to.set_name(from.name);
   to.set_op_type(from.op.name);
-  for (const ValueId input : from.inputs) to.add_input(ValueName(input));
+  WriteInputs(index, to);
   for (const int parameter : graph_.parameters_of(index)) {
     to.add_input(graph_.parameters()[parameter].name);
   }
   to.add_output(ValueName(graph_.output_of(index)));
   writer->write(*this, index, to);
+  *graph_message().add_node() = std::move(to);
   return absl::OkStatus();
 }
 
@@ -262,6 +424,7 @@ absl::StatusOr<std::string> OnnxWriter::Write() {
     return absl::ResourceExhaustedError(
         absl::StrCat("the graph has more than ", most, " parameters, which an ONNX file can hold"));
   }
+  later_ = NeedsLater(graph_);
   graph_message().set_name(graph_.name().empty() ? "graph" : graph_.name());
   for (int i = 0; i < graph_.loss(); ++i) {
     const absl::Status status = WriteNode(i);
