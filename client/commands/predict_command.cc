@@ -14,6 +14,7 @@
 #include "client/checkpoint_weights.h"
 #include "client/commands/commands.h"
 #include "client/commands/look.h"
+#include "client/commands/predict_file.h"
 #include "client/job_name.h"
 #include "client/predict/predict.h"
 #include "client/text/text_table.h"
@@ -29,9 +30,10 @@ namespace {
 using services::Dump;
 
 struct PredictFlags {
-  std::string name;  // JOB[@STEP]
-  std::string data;  // a folder or file in place of the job's
-  std::string split = "test";
+  std::string name;    // JOB[@STEP]
+  std::string inputs;  // of an ONNX file
+  std::string data;    // a folder or file in place of the job's
+  std::string split;   // empty: test
   std::string out;
   std::string device = "cpu";
   bool logits = false;
@@ -141,6 +143,27 @@ std::string ResultJson(const CheckpointWeights& weights, const PredictFlags& opt
          "\n";
 }
 
+// The flag of a job that was given for an ONNX file; empty: none.
+std::string FlagOfJobs(const PredictFlags& options) {
+  if (!options.data.empty()) return "--data";
+  if (!options.split.empty()) return "--split";
+  if (options.limit != 0) return "--limit";
+  return options.logits ? "--logits" : "";
+}
+
+ExitCode PredictOnnx(const PredictFlags& options, const Context& context) {
+  const std::string flag = FlagOfJobs(options);
+  if (!flag.empty()) {
+    return RefuseFlag(flag, "it is for the samples of a job, not for an ONNX file",
+                      context.console);
+  }
+  const ExitCode refused = RefuseConnection(context, "an ONNX file is run on this machine");
+  if (refused != kExitDone) return refused;
+  return PredictFile(
+      {options.name, options.inputs, options.out, options.device, options.batch, options.threads},
+      context.console);
+}
+
 ExitCode PredictHere(const PredictFlags& options, JobClient& client, const Console& console) {
   auto weights = FindWeights(client, options.name);
   if (!weights.ok()) return ReportCheckpoint(client, options.name, weights.status(), console);
@@ -233,21 +256,32 @@ void AddPredict(Command parent, Action& slot) {
   command
       .Add("JOB", options->name,
            "id of the job or the folder of a run, JOB@STEP or JOB@best; default its newest "
-           "checkpoint")
+           "checkpoint; or an ONNX file")
       .Required();
+  command.Add("FILE", options->inputs,
+              "of an ONNX file: the .npz file with its inputs by their names, or a .npy file");
   command.Add("--data", options->data,
               "folder or file with samples of the job's data format, default those of the job");
   command.Add("--split", options->split, "test (default) or train").OneOf({"test", "train"});
   command.Add("--limit", options->limit, "only the first N samples, default all")
       .Between(1, int64_t{1} << 40);
   command.Add("--out", options->out,
-              "CSV file to write: a line with the prediction for each sample");
+              "CSV file to write: a line with the prediction for each sample; of an ONNX file the "
+              ".npz or .npy file for its outputs");
   command.AddSwitch("--logits", options->logits, "with --out: also what the loss reads, by class");
   command.Add("--device", options->device, "cpu (default), or cuda:0 and so on");
   command.Add("--batch", options->batch, "samples computed at a time, default 64")
       .Between(1, 65536);
   command.Add("--threads", options->threads, "CPU threads, default one per core").Between(1, 1024);
   CarryOut(command, slot, {Output::kTable, Output::kJson}, [options](const Context& context) {
+    if (NamesOnnxFile(options->name)) return PredictOnnx(*options, context);
+    if (!options->inputs.empty()) {
+      context.console.Err(absl::StrCat("capstan: '", options->inputs, "' would do nothing: '",
+                                       options->name,
+                                       "' is no ONNX file; --data names samples for a job\n"));
+      return kExitUsage;
+    }
+    if (options->split.empty()) options->split = "test";
     if (options->logits && options->out.empty()) {
       return RefuseFlag("--logits", "it adds columns to the file of --out", context.console);
     }

@@ -39,7 +39,7 @@ FOREIGN_FLAGS = {
 }
 # Files that pages name and that do not belong to this tree.
 FOREIGN_FILES = {
-    'a user': ['bad.yaml', 'f.yaml', 'fashion.yaml', 'job.yaml', 'docs/decisions/YYYY-MM-DD-slug.md'],
+    'a user': ['back.py', 'bad.yaml', 'f.yaml', 'fashion.yaml', 'job.yaml', 'net.py', 'net.yaml', 'docs/decisions/YYYY-MM-DD-slug.md'],
     'a host': ['config.yaml', 'capstan/two-hosts/host-b.yaml'],
     'MXNet': ['example/image-classification/train_cifar10.py', 'example/image-classification/train_mnist.py', 'launch.py',
               'tools/launch.py', 'tools/parse_log.py', 'train.py'],

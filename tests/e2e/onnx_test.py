@@ -1,7 +1,11 @@
 """ONNX files as networks of jobs: `model.graph`, `model.initial_weights`, `capstan model describe`."""
 
+import ast
 import json
+import math
 import os
+import struct
+import zipfile
 
 import support
 
@@ -13,6 +17,22 @@ def spec(model, **groups):
     return support.job_spec(**{'model': model, 'data': {'format': 'idx', 'uri': support.FASHION_MNIST},
                                'training': {'max_steps': 100, 'global_batch_size': 64, 'seed': 3,
                                             'optimizer': {'name': 'sgd', 'learning_rate': 0.02, 'momentum': 0.9}}, **groups})
+
+
+def npy(shape, numbers, code='f'):
+    """The bytes of a .npy file."""
+    descr = f'<{"i" if code == "i" else "f"}{struct.calcsize(code)}'
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {tuple(shape)!r}, }}"
+    text += ' ' * (63 - (10 + len(text)) % 64) + '\n'
+    return b'\x93NUMPY\x01\x00' + struct.pack('<H', len(text)) + text.encode() + struct.pack(f'<{len(numbers)}{code}', *numbers)
+
+
+def read_npy(data):
+    """(shape, numbers) of an array of float32."""
+    size, = struct.unpack('<H', data[8:10])
+    head = ast.literal_eval(data[10:10 + size].decode())
+    assert (10 + size) % 64 == 0 and head['descr'] == '<f4' and not head['fortran_order'], head
+    return list(head['shape']), [number for number, in struct.iter_unpack('<f', data[10 + size:])]
 
 
 class OnnxTest(support.TestCase):
@@ -66,6 +86,72 @@ class OnnxTest(support.TestCase):
         self.assertIn('has no checkpoint of step 77', missing.err)
         nowhere = self.capstan('model', 'export', '@last', '--out', '/nowhere/out.onnx')
         self.assertEqual(nowhere.code, 1, nowhere)
+
+    def npz(self, name, **arrays):
+        with zipfile.ZipFile(self.path(name), 'w', zipfile.ZIP_DEFLATED) as archive:
+            for array, data in arrays.items():
+                archive.writestr(f'{array}.npy', data)
+        return self.path(name)
+
+    def test_predict_of_a_file(self):
+        # As in training/onnx/onnx_files_test.cc, there before the LogSoftmax.
+        logits = [-1.6046551, -1.3872546, -0.87038338, -0.38585269, -1.0151992, -0.26657468, -0.91077936, -0.68263698, -0.092176944, -0.62832522]
+        total = math.log(sum(math.exp(logit) for logit in logits))
+        image = [i * 37 % 101 / 100 for i in range(784)]
+        described = self.capstan('predict', MNIST, self.npz('none.npz', wrong=npy([1], [0])), '--out', 'out.npz')
+        self.assertEqual(described.code, 2, described)
+        name = described.err.rsplit("want '", 1)[1].split("'")[0]  # the message names the file's input
+        for samples, batch, code in ((1, 64, 'f'), (5, 2, 'd')):
+            inputs = self.npz('in.npz', **{name: npy([samples, 1, 28, 28], image * samples, code)})
+            said = self.capstan('predict', MNIST, inputs, '--out', 'out.npz', '--batch', str(batch), '-o', 'json')
+            self.assertEqual(said.code, 0, said)
+            output = json.loads(said.out)
+            self.assertEqual((output['samples'], output['path'], len(output['outputs'])), (samples, 'out.npz', 1))
+            with zipfile.ZipFile(self.path('out.npz')) as archive:
+                self.assertIsNone(archive.testzip())
+                self.assertEqual(archive.namelist(), [output['outputs'][0]['name'] + '.npy'])
+                shape, numbers = read_npy(archive.read(archive.namelist()[0]))
+            self.assertEqual((shape, output['outputs'][0]['shape']), ([samples, 10], [samples, 10]))
+            for i, number in enumerate(numbers):
+                self.assertAlmostEqual(number, logits[i % 10] - total, delta=1e-4)
+        # One input and one output may be .npy files. A name that ends otherwise is a file if it exists.
+        os.symlink(MNIST, self.path('network'))
+        with open(self.path('in.npy'), 'wb') as f:
+            f.write(npy([1, 1, 28, 28], image))
+        said = self.capstan('predict', 'network', 'in.npy', '--out', 'out.npy')
+        self.assertEqual(said.code, 0, said)
+        self.assertRegex(said.out, r'^out\.npy\nOUTPUT +SHAPE\n\S+ +\[1, 10\]\n$')
+        with open(self.path('out.npy'), 'rb') as f:
+            self.assertEqual(read_npy(f.read())[1], numbers[:10])
+
+    def test_what_predict_refuses_of_a_file(self):
+        def array(name, data):
+            with open(self.path(name), 'wb') as f:
+                f.write(data)
+            return name
+
+        good = array('good.npy', npy([1, 1, 28, 28], [0.5] * 784))
+        for args, code, text in (
+                ((MNIST, ), 2, 'needs a file with its inputs: capstan predict'),
+                ((MNIST, good), 2, '--out is needed: the .npz or .npy file for the outputs'),
+                ((MNIST, good, '--out', 'out.csv'), 2, '--out out.csv: want a name that ends with .npz or .npy'),
+                ((MNIST, 'nowhere.npy', '--out', 'out.npy'), 2, 'nowhere.npy'),
+                ((MNIST, array('short.npy', npy([1, 1, 28, 27], [0.5] * 756)), '--out', 'out.npy'), 2, 'array of [1, 1, 28, 27], want [N, 1, 28, 28]'),
+                ((MNIST, array('none.npy', npy([0, 1, 28, 28], [])), '--out', 'out.npy'), 2, ': 0 samples, want at least 1'),
+                ((MNIST, array('whole.npy', npy([1, 1, 28, 28], [1] * 784, 'i')), '--out', 'out.npy'), 2, "numbers of type '<i4', want float32 or float64"),
+                ((MNIST, array('inf.npy', npy([1, 1, 28, 28], [math.inf] * 784)), '--out', 'out.npy'), 2, 'number 0 is not finite as float32'),
+                ((MNIST, good, '--out', 'out.npy', '--limit', '5'), 2, '--limit would do nothing: it is for the samples of a job'),
+                ((MNIST, good, '--out', 'out.npy', '--address', 'h:1'), 2, '--address'),
+                ((MNIST, good, '--out', 'out.npy', '--device', 'tpu'), 2, '--device tpu: '),
+                ((MNIST, good, '--out', '/nowhere/out.npy'), 1, '/nowhere/out.npy'),
+                ((self.write('bad.onnx', b'\x08\x07\x12'), good, '--out', 'out.npy'), 2, 'bad.onnx: file: not an ONNX model'),
+                (('nowhere.onnx', good, '--out', 'out.npy'), 2, 'open nowhere.onnx: No such file'),
+                (('@last', good, '--out', 'out.npy'), 2, "'good.npy' would do nothing: '@last' is no ONNX file")):
+            refused = self.capstan('predict', *args)
+            self.assertEqual(refused.code, code, (args, refused.err))
+            self.assertIn(text, refused.err, args)
+            self.assertEqual(refused.out, '')
+        self.assertFalse([name for name in os.listdir(self.folder) if name.startswith('out.')])
 
     def test_describe(self):
         described = json.loads(self.capstan('model', 'describe', MNIST, '-o', 'json').out)

@@ -468,9 +468,10 @@ void Importer::DropUnread(std::vector<ValueId>& ends) {
 absl::StatusOr<ValueId> Importer::OutputValue(const std::string& name) const {
   const auto output = bindings_.find(name);
   if (output == bindings_.end()) {
-    return OfValue(name, makers_.contains(name)
-                             ? "is the output, but one that its node cannot make here"
-                             : "is the output, but nothing makes it");
+    return OfValue(name,
+                   makers_.contains(name)
+                       ? "is the output, but its node makes only the first of its outputs here"
+                       : "is the output, but nothing makes it");
   }
   if (output->second.value < 0) return OfValue(name, "the output does not depend on the input");
   return output->second.value;
@@ -525,12 +526,19 @@ absl::StatusOr<OnnxModel> Importer::Finish() {
 absl::StatusOr<OnnxNetwork> Importer::FinishNetwork(std::string name) {
   std::vector<ValueId> ends;
   std::vector<OnnxValue> outputs;
+  std::vector<std::string> left_out;
+  absl::Status none;
   for (const v1::ValueInfoProto& output : file_.output()) {
     const absl::StatusOr<ValueId> value = OutputValue(output.name());
-    if (!value.ok()) return value.status();
+    if (!value.ok()) {
+      none.Update(value.status());
+      left_out.push_back(output.name());
+      continue;
+    }
     ends.push_back(*value);
     outputs.push_back({output.name(), values_[*value].shape});
   }
+  if (ends.empty()) return none;
   DropUnread(ends);
   std::vector<GraphNode> nodes = NamedNodes();
   absl::flat_hash_set<std::string> names;
@@ -553,7 +561,8 @@ absl::StatusOr<OnnxNetwork> Importer::FinishNetwork(std::string name) {
   if (!graph.ok()) return graph.status();
   std::vector<OnnxWeight> taken = TakeWeights(*graph);
   if (!weights) taken.push_back({graph->parameters()[0].name, {1}, {0.0f}});
-  return OnnxNetwork{std::move(inputs_), std::move(outputs), *std::move(graph), std::move(taken)};
+  return OnnxNetwork{std::move(inputs_), std::move(outputs), std::move(left_out), *std::move(graph),
+                     std::move(taken)};
 }
 
 }  // namespace capstan::training::onnx

@@ -97,7 +97,10 @@ struct OnnxValue {
 // shapes behind the batch, and a softmax at the end stays.
 struct OnnxNetwork {
   std::vector<OnnxValue> inputs;   // in the order of the file
-  std::vector<OnnxValue> outputs;  // likewise
+  std::vector<OnnxValue> outputs;  // likewise, at least one
+  // Outputs of the file that are not made: they depend on no input, or their node has them besides
+  // its first one, as the mask of a Dropout.
+  std::vector<std::string> left_out;
   // A sample's input holds the elements of all inputs, one input after the other. The logits begin
   // with the elements of all outputs, likewise; what follows has no meaning.
   Graph graph;
@@ -105,7 +108,7 @@ struct OnnxNetwork {
 };
 
 // `name` is the graph's. InvalidArgument as ReadOnnx. Also: a node is meant for training, such as a
-// Dropout that says so, or an output does not depend on an input.
+// Dropout that says so, or no output is made.
 absl::StatusOr<OnnxNetwork> ReadOnnxNetwork(absl::string_view bytes, std::string name,
                                             const OnnxLimits& limits = {});
 

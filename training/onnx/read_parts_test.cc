@@ -453,8 +453,10 @@ TEST(ReadPartsTest, ANetworkToRunHasAnyInputsAndOutputs) {
   EXPECT_EQ(builder.Error(), "file: 3 outputs, want 1");
 
   *builder.graph().add_output() = OnnxBuilder::Value("axes");
-  EXPECT_EQ(ReadOnnxNetwork(builder.Bytes(), "net").status().message(),
-            "value 'axes': the output does not depend on the input");
+  const absl::StatusOr<OnnxNetwork> without = ReadOnnxNetwork(builder.Bytes(), "net");
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_EQ(without->outputs.size(), 3u);
+  EXPECT_THAT(without->left_out, ElementsAre("axes"));
   builder.graph().mutable_output(3)->set_name("sum");
   EXPECT_EQ(ReadOnnxNetwork(builder.Bytes(), "net").status().message(),
             "value 'sum': is an output twice");
@@ -468,6 +470,20 @@ TEST(ReadPartsTest, ANetworkToRunHasAnyInputsAndOutputs) {
       ->set_dim_value(3);
   EXPECT_EQ(ReadOnnxNetwork(builder.Bytes(), "net").status().message(),
             "value 'z': the input has the shape [3, 3], want a batch of 4, as the input before it");
+}
+
+TEST(ReadPartsTest, OutputsThatANodeDoesNotMakeAreLeftOut) {
+  OnnxBuilder builder({2});
+  builder.Node("Dropout", {"x"}, "y", "drop").add_output("mask");
+  *builder.graph().add_output() = OnnxBuilder::Value("mask");
+  const absl::StatusOr<OnnxNetwork> network = ReadOnnxNetwork(builder.Bytes(), "n");
+  ASSERT_TRUE(network.ok()) << network.status();
+  EXPECT_EQ(network->outputs.size(), 1u);
+  EXPECT_THAT(network->left_out, ElementsAre("mask"));
+  builder.graph().mutable_output()->SwapElements(0, 1);
+  builder.graph().mutable_output()->RemoveLast();
+  EXPECT_EQ(ReadOnnxNetwork(builder.Bytes(), "n").status().message(),
+            "value 'mask': is the output, but its node makes only the first of its outputs here");
 }
 
 TEST(ReadPartsTest, ANetworkToRunIsNotMeantForTraining) {
