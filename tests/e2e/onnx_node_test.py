@@ -32,7 +32,7 @@ def reason_of(why):
     why = re.sub(r"^(tensor '[^']*'|\S+\.npy): ", '', why)
     why = re.sub(r"'[^']*'", 'V', why)
     why = re.sub(r'\[[^\[\]]*\]', 'S', why)
-    why = re.sub(r'(?<![A-Za-z])-?\d[\d.e+]*', 'n', why)
+    why = re.sub(r'(?<![A-Za-z0-9])-?\d[\d.e+]*', 'n', why)
     return why.split('\n')[0]
 
 
@@ -134,6 +134,23 @@ class OnnxNodeTest(support.TestCase):
         said = self.cases('agree', self.path('set17.onnx'), self.path('set20.onnx'))
         print(said, flush=True)
         self.assertEqual(said.count('largest difference'), 2)
+
+    def test_an_export_is_trained_on(self):
+        """A Parameter and a Constant come back from a file, one with its weights and one within the job."""
+        job = JOB + ''.join(f'  {line}\n' for line in (NODES.strip('\n') + '\n' + LOSS).splitlines())
+        first = self.train_text(job)
+        self.assertEqual(self.capstan('model', 'export', '@last', '--out', 'net.onnx').code, 0)
+        still = re.sub('learning_rate: [0-9.]+', 'learning_rate: 1e-30', JOB[:JOB.index('model:')]) + 'model: {graph: net.onnx, initial_weights: net.onnx}\n'
+        again = self.train_text(still + 'resources: {num_workers: 2, num_shards: 2}\n')
+        self.assertEqual(first['place.weight'][0], [4, 5])
+        self.assertEqual({name: tensor for name, tensor in first.items() if 'running' not in name},
+                         {name: tensor for name, tensor in again.items() if 'running' not in name})
+
+    def train_text(self, text):
+        run = self.capstan('run', self.write('job.yaml', text))
+        self.assertEqual(run.code, 0, run)
+        self.assertEqual(self.capstan('checkpoint', 'export', '@last', '--out', 'out.safetensors').code, 0)
+        return support.read_safetensors(self.path('out.safetensors'))
 
     def test_files_give_their_stored_outputs(self):
         folder = os.path.join(support.SHARED, 'onnx')

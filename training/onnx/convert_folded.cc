@@ -162,7 +162,71 @@ void ConvertSqrt(NodeConversion& node) {
   OutputFolded(node, folded);
 }
 
-constexpr Converter kFolded[] = {{"Shape", ConvertShape}, {"Sqrt", ConvertSqrt}};
+// Whole numbers of a constant input and their strides in the shape that all inputs broadcast to.
+struct WholeInput {
+  Folded folded;
+  Strides strides;
+};
+
+std::vector<WholeInput> ReadWholeInputs(NodeConversion& node, int count, Shape& dims) {
+  std::vector<WholeInput> inputs;
+  if (!node.AllConstant() || node.input_count() != count) {
+    node.Refuse(absl::StrCat("operator ", node.op(), " is supported for constants only"));
+  }
+  for (int i = 0; node.ok() && i < count; ++i) {
+    inputs.push_back({ReadFolded(node, i), {}});
+    if (node.ok() && !inputs.back().folded.whole) node.Refuse("want whole numbers");
+    if (!node.ok()) return inputs;
+    const std::optional<Shape> both = BroadcastShape(dims, inputs.back().folded.dims);
+    if (!both.has_value()) node.Refuse("constants of shapes that do not broadcast");
+    if (both.has_value()) dims = *both;
+  }
+  if (!CountOutput(node, dims)) return inputs;
+  for (WholeInput& input : inputs) input.strides = BroadcastStrides(input.folded.dims, dims);
+  return inputs;
+}
+
+// Whether two numbers are equal, as 0 or 1. A batch is at least 1.
+void ConvertEqual(NodeConversion& node) {
+  Folded folded;
+  folded.whole = true;
+  const std::vector<WholeInput> inputs = ReadWholeInputs(node, 2, folded.dims);
+  if (!node.ok() || !HasElements(folded.dims)) return OutputFolded(node, folded);
+  ForPlaces<2>(folded.dims, {inputs[0].strides, inputs[1].strides}, {0, 0},
+               [&](const std::array<int64_t, 2>& at) {
+                 const ShapeNumber& a = inputs[0].folded.integers[static_cast<size_t>(at[0])];
+                 const ShapeNumber& b = inputs[1].folded.integers[static_cast<size_t>(at[1])];
+                 const bool unknown =
+                     (a.batch && (b.batch || b.value > 0)) || (b.batch && (a.batch || a.value > 0));
+                 if (unknown) node.Refuse("compares the size of the batch");
+                 const bool equal = !a.batch && !b.batch && a.value == b.value;
+                 folded.integers.push_back({equal ? 1 : 0, false});
+               });
+  OutputFolded(node, folded);
+}
+
+void ConvertWhere(NodeConversion& node) {
+  Folded folded;
+  folded.whole = true;
+  const std::vector<WholeInput> inputs = ReadWholeInputs(node, 3, folded.dims);
+  if (!node.ok() || !HasElements(folded.dims)) return OutputFolded(node, folded);
+  ForPlaces<3>(
+      folded.dims, {inputs[0].strides, inputs[1].strides, inputs[2].strides}, {0, 0, 0},
+      [&](const std::array<int64_t, 3>& at) {
+        const ShapeNumber& which = inputs[0].folded.integers[static_cast<size_t>(at[0])];
+        if (which.batch) node.Refuse("the condition is the size of the batch");
+        const size_t from = which.value != 0 ? 1 : 2;
+        folded.integers.push_back(inputs[from].folded.integers[static_cast<size_t>(at[from])]);
+      });
+  OutputFolded(node, folded);
+}
+
+constexpr Converter kFolded[] = {
+    {"Equal", ConvertEqual},
+    {"Shape", ConvertShape},
+    {"Sqrt", ConvertSqrt},
+    {"Where", ConvertWhere},
+};
 
 }  // namespace
 

@@ -348,6 +348,36 @@ TEST(ReadPartsTest, ATokenIsRepeatedForEachSample) {
   EXPECT_THAT(Compute(model, {1, 2}), ElementsAre(7, 8, 1, 2));
 }
 
+// As PyTorch writes token.expand(x.size(0), -1, -1): a -1 stands for what is there.
+TEST(ReadPartsTest, AnExpandedShapeIsChosenByNumbers) {
+  OnnxBuilder builder({2});
+  builder.Integers("rows", {-1, 1, 2});
+  builder.Node("Reshape", {"x", "rows"}, "r");
+  builder.Floats("token", {1, 1, 2}, {7, 8});
+  builder.Node("Shape", {"x"}, "shape");
+  builder.Integers("zero", {0});
+  builder.Integers("one", {1});
+  builder.Integers("three", {3});
+  builder.Integers("minus", {-1});
+  builder.Node("Slice", {"shape", "zero", "one"}, "batch");
+  OnnxBuilder::SetInt(builder.Node("Concat", {"batch", "minus", "minus"}, "wanted"), "axis", 0);
+  v1::AttributeProto& value =
+      OnnxBuilder::Set(builder.Node("ConstantOfShape", {"three"}, "ones"), "value");
+  value.set_type(v1::ATTRIBUTE_TYPE_TENSOR);
+  value.mutable_t()->set_data_type(v1::DATA_TYPE_INT64);
+  value.mutable_t()->add_dims(1);
+  value.mutable_t()->add_int64_data(1);
+  builder.Node("Equal", {"wanted", "minus"}, "free", "equal");
+  builder.Node("Where", {"free", "ones", "wanted"}, "target", "where");
+  builder.Node("Expand", {"token", "target"}, "tokens", "expand");
+  OnnxBuilder::SetInt(builder.Node("Concat", {"tokens", "r"}, "y", "cat"), "axis", 1);
+  EXPECT_THAT(Compute(ImportedParts(builder), {1, 2}), ElementsAre(7, 8, 1, 2));
+
+  // Whether the batch is 1 is not known.
+  builder.graph().mutable_node(5)->set_input(1, "one");
+  EXPECT_EQ(builder.Error(), "node 'equal': compares the size of the batch");
+}
+
 // Of Shape(x), whose first number is the batch, with an integer.
 std::string BatchError(const char* op, int64_t number) {
   OnnxBuilder builder({4});
