@@ -19,7 +19,6 @@ namespace capstan::client {
 namespace {
 
 using testing::ElementsAre;
-using testing::HasSubstr;
 using training::SliceNode;
 
 // a [2] and b [1, 2] -> "difference" a - b [1, 2] and "scaled" a * [10, 100] [2].
