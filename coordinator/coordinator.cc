@@ -81,7 +81,7 @@ void Coordinator::Drain() {
 bool Coordinator::Stop(absl::Duration patience) {
   const absl::Duration deadline = MonotonicNow() + patience;
   bool done = true;
-  for (FileThreads* files : {&manifests_, &restores_}) {
+  for (FileThreads* files : {&manifests_, &restores_, &event_appends_}) {
     done = files->Stop(deadline - MonotonicNow()) && done;
   }
   done = paths_.Stop(deadline - MonotonicNow()) && done;
@@ -464,15 +464,18 @@ void Coordinator::CarryOut(core::Effect& effect) {
   }
 }
 
-void Coordinator::AppendEvents(const std::string& job_id, std::string path, std::string bytes) {
-  OnFiles(manifests_, job_id, [job_id, path = std::move(path), bytes = std::move(bytes)] {
-    const absl::Status status = EventFiles::Append(path, bytes);
-    if (status.ok()) return;
+void Coordinator::AppendEvents(const std::string& job_id, EventFiles::Bytes bytes) {
+  const auto complain = [job_id](const absl::Status& status) {
     Log(kWarning, "events_not_written")
         .Limit(job_id, absl::Minutes(1))
         .Kv("job", job_id)
         .Kv("status", status);
+  };
+  const bool posted = event_appends_.TryPost(job_id, [complain, bytes = std::move(bytes)] {
+    const absl::Status status = EventFiles::Append(bytes);
+    if (!status.ok()) complain(status);
   });
+  if (!posted) complain(absl::ResourceExhaustedError("earlier writes of the job have not ended"));
 }
 
 void Coordinator::TellListeners(const std::string& job_id,

@@ -172,7 +172,7 @@ class Coordinator {
   void TellListeners(const std::string& job_id,
                      const std::function<void(JobListener*)>& tell) const;
   void UpdateNodeMetrics();
-  void AppendEvents(const std::string& job_id, std::string path, std::string bytes);
+  void AppendEvents(const std::string& job_id, EventFiles::Bytes bytes);
 
   const Options options_;
   core::CoordinatorCore core_;
@@ -198,10 +198,11 @@ class Coordinator {
   std::function<void(bool)> disk_listener_;
 
   WorkThread strand_;
-  EventFiles event_files_{[this](const std::string& job_id, std::string path, std::string bytes) {
-    AppendEvents(job_id, std::move(path), std::move(bytes));
+  EventFiles event_files_{[this](const std::string& job_id, EventFiles::Bytes bytes) {
+    AppendEvents(job_id, std::move(bytes));
   }};
-  FileThreads manifests_;  // by job; it posts to the strand and so is destroyed first
+  FileThreads event_appends_;  // by job
+  FileThreads manifests_;      // by job; it posts to the strand and so is destroyed first
   // By mount; destroyed first for the same reason.
   FileThreads restores_{{.threads = kRestoreReaders}};
   PathChecks paths_{strand_};

@@ -51,34 +51,34 @@ void EventFiles::OnRestored(const core::Job& job) {
 void EventFiles::OnJob(const core::Job& job, absl::Duration now, absl::Time wall) {
   if (!IsWanted(job)) return;
   Written& written = jobs_[job.id()];
-  if (now < written.next && !job.standing().ended()) return;
+  if (now < written.next && !job.standing().resting()) return;
   const training::JobHistory history = NewHistory(job, written.events);
   if (history.points.empty() && history.evaluations.empty()) return;
   written.next = now + kInterval;
   std::vector<training::ScalarEvent> events =
       training::EventsOf(history, training::MetricNames(), written.events);
-  std::string bytes;
   if (written.path.empty()) {
     written.path =
         absl::StrFormat("%s/events.out.tfevents.%010d.%s", job.resolved()->storage_path(),
                         absl::ToUnixSeconds(wall), job.id());
-    bytes = training::EventFileHead(absl::ToDoubleSeconds(wall - absl::UnixEpoch()));
   }
+  const double seconds = absl::ToDoubleSeconds(wall - absl::UnixEpoch());
+  Bytes bytes{written.path, training::EventFileHead(seconds), ""};
   for (training::ScalarEvent& event : events) {
     // An evaluation that comes after the points of its step.
-    if (event.unix_seconds == 0) {
-      event.unix_seconds = absl::ToDoubleSeconds(wall - absl::UnixEpoch());
-    }
-    bytes += training::EventRecord(event);
+    if (event.unix_seconds == 0) event.unix_seconds = seconds;
+    bytes.events += training::EventRecord(event);
   }
-  append_(job.id(), written.path, std::move(bytes));
+  append_(job.id(), std::move(bytes));
 }
 
-absl::Status EventFiles::Append(const std::string& path, const std::string& bytes) {
+absl::Status EventFiles::Append(const Bytes& bytes) {
+  const std::string& path = bytes.path;
   if (absl::Status status = services::EnsureDir(path.substr(0, path.rfind('/'))); !status.ok()) {
     return status;
   }
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+  const int fd =
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
   if (fd < 0) return services::ErrnoStatus(errno, "open", path);
   const auto close_fd = absl::MakeCleanup([fd] { ::close(fd); });
   struct stat info;
@@ -86,7 +86,8 @@ absl::Status EventFiles::Append(const std::string& path, const std::string& byte
   if (!S_ISREG(info.st_mode)) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": not a regular file"));
   }
-  const absl::Status status = WriteAt(fd, path, bytes, info.st_size);
+  const absl::Status status =
+      WriteAt(fd, path, info.st_size == 0 ? bytes.head + bytes.events : bytes.events, info.st_size);
   if (!status.ok()) (void)::ftruncate(fd, info.st_size);  // leaves no half event
   return status;
 }

@@ -3,8 +3,8 @@
 //
 // They have the points of the job's history as they come, and its evaluations. Each coordinator
 // begins a file of its own; TensorBoard reads all files of a folder. Steps that are taken back and
-// trained again are not written twice. What cannot be written is lost and logged: nothing waits for
-// these files.
+// trained again are not written twice by one coordinator. What cannot be written is lost and
+// logged: nothing waits for these files. A coordinator that dies loses up to kInterval of points.
 //
 // Use from the strand; only Append may be called elsewhere.
 #ifndef CAPSTAN_COORDINATOR_EVENT_FILES_H_
@@ -25,9 +25,11 @@ class EventFiles {
  public:
   // Events of one job are collected for so long before they are written.
   static constexpr absl::Duration kInterval = absl::Seconds(2);
-  // `append` is called with a path and the bytes that belong to its end, for each job in order.
-  using AppendFn =
-      std::function<void(const std::string& job_id, std::string path, std::string bytes)>;
+  // `events` belong at the end of the file; `head` comes before them if the file has nothing yet.
+  struct Bytes {
+    std::string path, head, events;
+  };
+  using AppendFn = std::function<void(const std::string& job_id, Bytes bytes)>;
   explicit EventFiles(AppendFn append) : append_(std::move(append)) {}
 
   // A job that an earlier coordinator has written up to its present point.
@@ -38,7 +40,7 @@ class EventFiles {
 
   // Appends to the file, which is made if it is missing. On an error the file has what it had
   // before. Blocks.
-  static absl::Status Append(const std::string& path, const std::string& bytes);
+  static absl::Status Append(const Bytes& bytes);
 
  private:
   struct Written {

@@ -1,5 +1,6 @@
 #include "coordinator/event_files.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <string>
@@ -22,7 +23,10 @@ const absl::Time kWall = absl::FromUnixSeconds(1'700'000'000);
 
 class EventFilesTest : public testing::Test {
  protected:
-  EventFilesTest() : job_(What(true), core::CoreOptions()) { Resolve(job_); }
+  EventFilesTest() : job_(What(true), core::CoreOptions()) {
+    Resolve(job_);
+    job_.standing().Set(common::v1::JOB_STATE_RUNNING, "", "");
+  }
 
   static core::Submission What(bool tensorboard) {
     core::Submission what;
@@ -64,9 +68,10 @@ class EventFilesTest : public testing::Test {
 
   core::Job job_;
   std::vector<std::pair<std::string, std::string>> appended_;
-  EventFiles files_{[this](const std::string& job_id, std::string path, std::string bytes) {
+  EventFiles files_{[this](const std::string& job_id, EventFiles::Bytes bytes) {
     EXPECT_EQ(job_id, "j-1");
-    appended_.emplace_back(std::move(path), std::move(bytes));
+    EXPECT_EQ(bytes.head, training::EventFileHead(1'700'000'000));
+    appended_.emplace_back(std::move(bytes.path), std::move(bytes.events));
   }};
 };
 
@@ -77,8 +82,7 @@ TEST_F(EventFilesTest, WhatIsNewIsAppendedFromTimeToTime) {
   EXPECT_THAT(appended_, IsEmpty());
   AddPoint(1, 2);
   OnJob(absl::Seconds(1));
-  EXPECT_THAT(appended_,
-              ElementsAre(Pair(kPath, training::EventFileHead(1'700'000'000) + Loss(1, 2))));
+  EXPECT_THAT(appended_, ElementsAre(Pair(kPath, Loss(1, 2))));
   AddPoint(2, 1);
   OnJob(absl::Seconds(2));
   EXPECT_EQ(appended_.size(), 1);
@@ -124,6 +128,15 @@ TEST_F(EventFilesTest, TheEndIsWrittenAtOnce) {
   EXPECT_EQ(appended_[1].second, Loss(2, 1));
 }
 
+TEST_F(EventFilesTest, WhatIsKnownIsWrittenBeforeAJobRests) {
+  AddPoint(1, 2);
+  OnJob(absl::Seconds(1));
+  AddPoint(2, 1);
+  job_.standing().Set(common::v1::JOB_STATE_SUSPENDED, "", "");
+  OnJob(absl::Seconds(1));
+  EXPECT_EQ(appended_.size(), 2);
+}
+
 TEST_F(EventFilesTest, AnotherCoordinatorBeginsAnotherFile) {
   AddPoint(1, 2);
   AddEvaluation(1, 0.5);
@@ -132,8 +145,7 @@ TEST_F(EventFilesTest, AnotherCoordinatorBeginsAnotherFile) {
   EXPECT_THAT(appended_, IsEmpty());
   AddPoint(2, 1);
   OnJob(absl::Seconds(2));
-  EXPECT_THAT(appended_,
-              ElementsAre(Pair(kPath, training::EventFileHead(1'700'000'000) + Loss(2, 1))));
+  EXPECT_THAT(appended_, ElementsAre(Pair(kPath, Loss(2, 1))));
 }
 
 TEST_F(EventFilesTest, OnlyJobsThatAskForIt) {
@@ -153,15 +165,18 @@ TEST(EventFilesAppendTest, AppendsAndMakesTheFolder) {
   const std::string folder = testing::TempDir() + "/event_files_test";
   const std::string path = folder + "/events";
   (void)::unlink(path.c_str());
-  ASSERT_EQ(EventFiles::Append(path, "ab"), absl::OkStatus());
-  ASSERT_EQ(EventFiles::Append(path, "cd"), absl::OkStatus());
-  EXPECT_EQ(*services::ReadWholeFile(path, 100), "abcd");
-  // A link is not followed.
-  const std::string link = folder + "/link";
+  ASSERT_EQ(EventFiles::Append({path, "head", "ab"}), absl::OkStatus());
+  ASSERT_EQ(EventFiles::Append({path, "head", "cd"}), absl::OkStatus());
+  EXPECT_EQ(*services::ReadWholeFile(path, 100), "headabcd");
+  // A link is not followed, and nobody waits for the reader of a pipe.
+  const std::string link = folder + "/link", pipe = folder + "/pipe";
   (void)::unlink(link.c_str());
+  (void)::unlink(pipe.c_str());
   ASSERT_EQ(::symlink(path.c_str(), link.c_str()), 0);
-  EXPECT_THAT(std::string(EventFiles::Append(link, "ef").message()), HasSubstr("link"));
-  EXPECT_EQ(*services::ReadWholeFile(path, 100), "abcd");
+  EXPECT_THAT(std::string(EventFiles::Append({link, "", "ef"}).message()), HasSubstr("link"));
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_FALSE(EventFiles::Append({pipe, "", "ef"}).ok());
+  EXPECT_EQ(*services::ReadWholeFile(path, 100), "headabcd");
 }
 
 }  // namespace

@@ -13,6 +13,9 @@
 #include "training/chunks/flat_layout.h"
 #include "training/graph/tensors.h"
 #include "training/init/init.h"
+#include "training/ops/gather/gather.h"
+#include "training/ops/parameter/parameter.h"
+#include "training/ops/sequence_cross_entropy/sequence_cross_entropy.h"
 #include "training/optim/apply.h"
 #include "training/random/philox.h"
 
@@ -28,7 +31,8 @@ constexpr double kFloatBytes = 4;
 constexpr uint64_t kSeed = 1;
 
 // Floats of one sample that a run of nodes reads from outside, those of them that get a gradient,
-// and floats of its weights.
+// and floats of its weights, which are the same for all samples. The tensor of a Parameter belongs
+// to the weights of each reader.
 struct RunFloats {
   double inputs = 0, gradients = 0, weights = 0;
 };
@@ -50,6 +54,10 @@ RunFloats FloatsOf(const Graph& graph, int first, int last) {
   }
   for (const training::ValueId value : inputs) {
     const auto elements = static_cast<double>(graph.value_elements(value));
+    if (value > 0 && graph.nodes()[value - 1].op.name == training::ParameterNode::kName) {
+      floats.weights += elements;
+      continue;
+    }
     floats.inputs += elements;
     if (graph.needs_gradient(value)) floats.gradients += elements;
   }
@@ -78,10 +86,16 @@ class Steps {
           absl::StrCat("no memory for a step of ", samples, " samples: give a smaller --batch"));
     }
     training::InitRange(layout_, {}, kSeed, 0, absl::MakeSpan(weights_));
+    const bool tokens =
+        std::any_of(graph_.nodes().begin(), graph_.nodes().end(), [](const auto& node) {
+          return node.op.name == training::Gather::kName ||
+                 node.op.name == training::SequenceCrossEntropyLoss::kName;
+        });
     uint32_t random = 1;  // a linear congruential generator: the numbers only have to differ
     for (float& pixel : images_) {
       random = random * 1664525 + 1013904223;
-      pixel = training::ToUniform(random);
+      pixel = tokens ? static_cast<float>((random >> 8) % graph_.num_classes())
+                     : training::ToUniform(random);
     }
     for (int64_t i = 0; i < samples; ++i) {
       labels_[static_cast<size_t>(i)] = static_cast<int32_t>(i % graph_.num_classes());
@@ -205,11 +219,8 @@ KernelWork BackwardWork(const Graph& graph, int first, int last, int64_t samples
   KernelWork work;
   work.bytes = kFloatBytes * moved;
   for (int node = first; node <= last; ++node) {
-    const std::vector<training::ValueId>& inputs = graph.nodes()[node].inputs;
-    const bool both = std::any_of(inputs.begin(), inputs.end(), [&graph](training::ValueId value) {
-      return graph.needs_gradient(value);
-    });
-    work.flops += (both ? 2 : 1) * count * static_cast<double>(graph.instance(node).inferred.flops);
+    work.flops +=
+        graph.gradients_of(node) * count * static_cast<double>(graph.instance(node).inferred.flops);
   }
   return work;
 }

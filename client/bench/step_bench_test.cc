@@ -12,7 +12,10 @@
 #include "training/ops/dropout/dropout.h"
 #include "training/ops/flatten/flatten.h"
 #include "training/ops/gemm/gemm.h"
+#include "training/ops/mat_mul/mat_mul.h"
+#include "training/ops/parameter/parameter.h"
 #include "training/ops/relu/relu.h"
+#include "training/ops/reshape/reshape.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "training/optim/sgd.h"
 
@@ -59,6 +62,23 @@ TEST(KernelWorkTest, CountsOperationsAndBytes) {
   EXPECT_EQ(forward(6, 6).bytes, 4 * 10 * (5 + 5));
   EXPECT_EQ(forward(6, 6).flops, 0);
   EXPECT_EQ(backward(6, 6).bytes, 0);
+}
+
+// 3 numbers times a trained 3 x 5, which is the same for all 10 samples.
+TEST(KernelWorkTest, AParameterIsReadOnceForAllSamples) {
+  const training::Graph graph =
+      training::Graph::Build("product", {3},
+                             {{"row", training::Reshape{{1, 3}}, {0}},
+                              {"weight", training::ParameterNode{{3, 5}, "initializer"}, {}},
+                              {"product", training::MatMul(), {1, 2}},
+                              {"flatten", training::Flatten(), {3}},
+                              {"loss", training::SoftmaxCrossEntropyLoss(), {4}}})
+          .value();
+  EXPECT_EQ(ForwardWork(graph, 2, 2, 10).bytes, 4 * (10 * 3 + 15 + 10 * 5));
+  EXPECT_EQ(ForwardWork(graph, 2, 2, 10).flops, 10 * 2 * 15);
+  EXPECT_EQ(BackwardWork(graph, 2, 2, 10).bytes, 4 * (10 * 5 + 10 * 3 + 15));
+  EXPECT_EQ(BackwardWork(graph, 2, 2, 10).flops, 10 * 2 * 15) << "images need no gradient";
+  EXPECT_EQ(graph.training_flops(), 2 * 2 * 15);
 }
 
 TEST(KernelWorkTest, SumsToTheOperationsOfTheGraph) {

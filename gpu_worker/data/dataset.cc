@@ -227,9 +227,9 @@ absl::Status CheckTextOptions(const DatasetOptions& options) {
   absl::Status status =
       CheckRange("data.sequence_length", options.sequence_length, 1, kMaxSequenceLength);
   if (!status.ok()) return status;
-  if (!(options.test_fraction >= 0 && options.test_fraction <= kMaxTestFraction)) {
-    return InvalidSpec(absl::StrCat("data.test_fraction is ", options.test_fraction, ", want 0 to ",
-                                    kMaxTestFraction));
+  if (!(options.test_fraction > 0 && options.test_fraction <= kMaxTestFraction)) {
+    return InvalidSpec(absl::StrCat("data.test_fraction is ", options.test_fraction,
+                                    ", want more than 0 and at most ", kMaxTestFraction));
   }
   if (!options.transforms.empty()) {
     return InvalidSpec("data.transforms are for images, the samples of a text are characters");

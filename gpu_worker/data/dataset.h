@@ -76,10 +76,11 @@ struct DatasetOptions {
   // In the folder, for kCsv, kLibsvm, kRec and kText; empty: train.csv, train.libsvm, train.rec and
   // so on. Of kText: input.txt, and no test file.
   std::string train_file, test_file;
-  std::string label_column = "0";     // kCsv: an index, -1 for the last one, or a name
-  int64_t features = 0;               // kLibsvm; 0: the shape's, or the highest index of both files
-  int64_t sequence_length = 64;       // kText: characters of a sample, 1 .. kMaxSequenceLength
-  double test_fraction = 0.1;         // kText without test_file: 0 .. kMaxTestFraction
+  std::string label_column = "0";  // kCsv: an index, -1 for the last one, or a name
+  int64_t features = 0;            // kLibsvm; 0: the shape's, or the highest index of both files
+  int64_t sequence_length = 64;    // kText: characters of a sample, 1 .. kMaxSequenceLength
+  double test_fraction = 0.1;      // kText without test_file: above 0, at most kMaxTestFraction
+  bool tokens = false;             // kNpz: bytes are tokens, not pixels, and are not divided by 255
   std::vector<Transform> transforms;  // not for kText; in this order; the test set as in evaluation
   bool as_evaluation = false;         // the training set, too
 };

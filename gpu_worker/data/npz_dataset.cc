@@ -100,8 +100,10 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenNpzOrThrow(const DatasetOptions& op
     floats = *std::move(read);
   }
   if (split.header.is_bytes()) {
-    return MakeByteDataset(info, std::make_unique<StoredImages<int32_t>>(
-                                     std::move(files), info.image_size(), std::move(split.labels)));
+    auto bytes = std::make_unique<StoredImages<int32_t>>(std::move(files), info.image_size(),
+                                                         std::move(split.labels));
+    return options.tokens ? MakeTokenDataset(info, std::move(bytes))
+                          : MakeByteDataset(info, std::move(bytes));
   }
   if (opened->hold) {
     return MakeFloatDataset(info, std::make_unique<NpzFloats>(std::move(split), std::move(floats)));

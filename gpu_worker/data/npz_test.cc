@@ -142,6 +142,16 @@ TEST(NpzTest, ReadsBytesHoweverTheyAreStored) {
   }
 }
 
+TEST(NpzTest, BytesMayBeTokens) {
+  const TempFolder folder;
+  DatasetOptions options = NpzOptions(folder.Write("set.npz", Zip(ByteMembers())));
+  options.tokens = true;
+  const auto set = OpenDataset(options, Split::kTrain);
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ(AllOf(**set).images[4], 128.0f);
+  EXPECT_EQ((*set)->byte_values()[128], 128.0f);
+}
+
 TEST(NpzTest, ShapesAreVectorsImagesAndImagesWithChannels) {
   struct Case {
     const char* train;

@@ -38,7 +38,7 @@ class TextWindows final : public ImageBytes {
 struct TextPart {
   std::string file;
   int64_t first = 0, count = 0;
-  std::vector<uint8_t> bytes;  // of the whole file; only of the split that is opened
+  std::vector<uint8_t> bytes;  // only of the split that is opened
 };
 
 struct OpenedText {
@@ -76,7 +76,15 @@ absl::StatusOr<OpenedText> OpenBoth(const DatasetOptions& options, std::optional
   opened.test.count = TestCharacters(opened.train.count, options.test_fraction);
   opened.train.count -= opened.test.count;
   opened.test.first = opened.train.count;
-  if (keep == Split::kTest) opened.test.bytes = std::move(opened.train.bytes);
+  std::vector<uint8_t>& bytes = opened.train.bytes;  // of the whole file
+  if (keep == Split::kTest) {
+    opened.test.bytes.assign(bytes.begin() + opened.test.first, bytes.end());
+    opened.test.first = 0;
+    bytes = {};
+  } else if (keep == Split::kTrain) {
+    bytes.resize(static_cast<size_t>(opened.train.count));
+    bytes.shrink_to_fit();
+  }
   return opened;
 }
 
@@ -86,9 +94,13 @@ absl::StatusOr<DatasetInfo> TextInfo(const DatasetOptions& options, const Opened
   const TextPart& part = train ? opened.train : opened.test;
   const int64_t length = options.sequence_length;
   if (part.count <= length) {
-    return InvalidSpec(absl::StrCat(part.file, ": the ", train ? "training" : "test", " set has ",
-                                    part.count, " characters, want at least ", length + 1,
-                                    ", data.sequence_length and the one that ", "follows"));
+    return InvalidSpec(
+        absl::StrCat(part.file, ": the ", train ? "training" : "test", " set has ", part.count,
+                     " characters, want at least ", length + 1,
+                     ", data.sequence_length and the one that follows",
+                     options.test_file.empty()
+                         ? absl::StrCat(" (data.test_fraction is ", options.test_fraction, ")")
+                         : ""));
   }
   const int64_t classes = opened.vocabulary.size();
   if (classes > options.num_classes) {

@@ -145,8 +145,9 @@ TEST_F(TextSetTest, WhatDoesNotFitIsNamed) {
   ExpectRefused("InvalidSpec", "the training set has 18 characters, want at least 19");
   options_.sequence_length = 2;
   ExpectRefused("InvalidSpec", "the test set has 2 characters, want at least 3");
-  options_.test_fraction = 0;
+  options_.test_fraction = 0.01;
   ExpectRefused("InvalidSpec", "the test set has 0 characters");
+  ExpectRefused("InvalidSpec", "(data.test_fraction is 0.01)");
   options_.test_fraction = 0.5;
   EXPECT_TRUE(ProbeDataset(options_).ok());
   options_.num_classes = 2;
@@ -172,7 +173,9 @@ TEST_F(TextSetTest, OptionsAreHeldToTheirRanges) {
   };
   refused([](auto& o) { o.sequence_length = 0; }, "data.sequence_length is 0, want 1 to 16384");
   refused([](auto& o) { o.sequence_length = 16385; }, "data.sequence_length is 16385");
-  refused([](auto& o) { o.test_fraction = 0.95; }, "data.test_fraction is 0.95, want 0 to 0.9");
+  refused([](auto& o) { o.test_fraction = 0.95; },
+          "data.test_fraction is 0.95, want more than 0 and at most 0.9");
+  refused([](auto& o) { o.test_fraction = 0; }, "data.test_fraction is 0, want more than 0");
   refused([](auto& o) { o.test_fraction = std::nan(""); }, "data.test_fraction is nan");
   refused([](auto& o) { o.transforms = {RandomFlip{}}; }, "data.transforms are for images");
   refused([](auto& o) { o.train_file = "../input.txt"; }, "want the name of a file in the folder");

@@ -1,11 +1,15 @@
 #include "gpu_worker/job_data/job_data.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/data/failure.h"
+#include "training/graph/models.h"
+#include "training/ops/gather/gather.h"
+#include "training/ops/sequence_cross_entropy/sequence_cross_entropy.h"
 
 namespace capstan::gpu_worker {
 namespace {
@@ -26,6 +30,16 @@ data::Transform MakeTransform(const job::v1::Transform& transform) {
   const job::v1::Normalize& normalize = transform.normalize();
   return data::Normalize{{normalize.mean().begin(), normalize.mean().end()},
                          {normalize.std().begin(), normalize.std().end()}};
+}
+
+// Whether the network reads whole numbers, not pixels.
+bool ReadsTokens(const job::v1::Model& model) {
+  if (training::ModelReadsTokens(model.name())) return true;
+  return std::any_of(model.graph().nodes().begin(), model.graph().nodes().end(),
+                     [](const job::v1::GraphNode& node) {
+                       return node.op() == training::Gather::kName ||
+                              node.op() == training::SequenceCrossEntropyLoss::kName;
+                     });
 }
 
 }  // namespace
@@ -50,6 +64,7 @@ data::DatasetOptions MakeDatasetOptions(const job::v1::JobSpec& spec,
   if (data.has_label_column()) options.label_column = data.label_column();
   options.features = data.features();
   if (data.has_sequence_length()) options.sequence_length = data.sequence_length();
+  options.tokens = ReadsTokens(spec.model());
   if (data.has_test_fraction()) options.test_fraction = data.test_fraction();
   for (const job::v1::Transform& transform : data.transforms()) {
     options.transforms.push_back(MakeTransform(transform));

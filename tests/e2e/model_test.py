@@ -25,7 +25,7 @@ class ModelTest(support.TestCase):
         self.assertEqual(models['lenet']['input'], [1, 28, 28])
         table = self.capstan('model', 'list').out
         self.assertRegex(table, r'^MODEL +IMAGES +CLASSES +PARAMETERS +MFLOP +LAYERS\nalexnet +\[3, 224, 224\] +1000 +61100840 +1428 +AlexNet ')
-        self.assertRegex(table, r'\ngpt_nano +\[1, 1, 64\] +65 +94224 +11\.02 +-\nlenet +\[1, 28, 28\] +10 +60170 +0\.4634 +LeNet ')
+        self.assertRegex(table, r'\ngpt_nano +\[1, 1, 64\] +65 +94224 +13\.38 +minGPT.*\nlenet +\[1, 28, 28\] +10 +60170 +0\.4634 +LeNet ')
         self.assertRegex(table, r'\nmobilenet_v1 +\[3, 224, 224\] +1000 +4231976 +1137 ')
         self.assertRegex(table, r'\nvgg16 +\[3, 224, 224\] +1000 +138357544 +3\.094e\+04 +VGG-16')
 

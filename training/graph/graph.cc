@@ -182,11 +182,11 @@ absl::Status Graph::AddNode(int index) {
   if (!elements.ok()) return Of(node, elements.status());
 
   const absl::int128 flops = instance.inferred.flops;
-  forward_flops_ = SaturatedAdd(forward_flops_, flops);
-  training_flops_ = SaturatedAdd(training_flops_, flops * (needs_gradient ? 3 : 2));
   instances_.push_back(std::move(instance));
   const absl::Status parameters = AddParameters(index);
   if (!parameters.ok()) return parameters;
+  forward_flops_ = SaturatedAdd(forward_flops_, flops);
+  training_flops_ = SaturatedAdd(training_flops_, flops * (1 + gradients_of(index)));
   for (const int parameter : node_parameters_[index]) {
     needs_gradient = needs_gradient || !parameters_[parameter].statistic;
   }
@@ -221,6 +221,15 @@ absl::Status Graph::AddParameters(int index) {
     }
   }
   return absl::OkStatus();
+}
+
+int Graph::gradients_of(int node) const {
+  int count = 0;
+  for (const ValueId input : nodes_[node].inputs) count += values_[input].needs_gradient ? 1 : 0;
+  const std::vector<int>& own = node_parameters_[node];
+  const bool trained = std::any_of(own.begin(), own.end(),
+                                   [this](int index) { return !parameters_[index].statistic; });
+  return count + (trained ? 1 : 0);
 }
 
 int Graph::parameter_of(int node, absl::string_view suffix) const {

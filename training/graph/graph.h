@@ -80,6 +80,9 @@ class Graph {
   const std::vector<int>& readers(ValueId value) const { return values_[value].readers; }
   // Whether backward needs the gradient by the value, i.e. some parameter contributes to it.
   bool needs_gradient(ValueId value) const { return values_[value].needs_gradient; }
+  // The gradients that backward of the node computes: by each input that needs one, and by the
+  // node's own trained parameters together. Each takes as many products as forward.
+  int gradients_of(int node) const;
 
   // In forward order. Those of one node are in the order of its operator.
   const std::vector<Parameter>& parameters() const { return parameters_; }
@@ -101,8 +104,8 @@ class Graph {
 
   // Floating-point operations of one sample in products with parameters or of matrices. A
   // multiply-add counts as 2 and nothing else counts. forward_flops() is the forward pass alone.
-  // training_flops() adds the gradients by the parameters and by the values that need one. Both saturate at the largest
-  // int64.
+  // training_flops() adds the gradients by the parameters and by the values that need one. Both
+  // saturate at the largest int64.
   int64_t forward_flops() const { return forward_flops_; }
   int64_t training_flops() const { return training_flops_; }
 

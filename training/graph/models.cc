@@ -158,7 +158,8 @@ std::vector<GraphNode> GptNano(const ModelOptions& options, const Shape& input) 
 constexpr Model kModels[] = {
     {"alexnet", Alexnet,
      "AlexNet as torchvision has it: five convolutions, max pooling, then dense layers"},
-    {"gpt_nano", GptNano},
+    {"gpt_nano", GptNano,
+     "minGPT's gpt-nano on characters: 3 blocks of attention with 3 heads and width 48"},
     {"lenet", ChainNodes<AddLenet>,
      "LeNet of Gluon's pages: convolutions 5x5 to 6 and 3x3 to 16 channels, max pooling, then "
      "120 and 84"},

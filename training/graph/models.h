@@ -21,10 +21,6 @@
 // 3x3 with stride 2. For smaller images it is conv1 3x3 with stride 1, bn1 and Relu: 11 173 962
 // parameters of resnet18_v1 for [3, 32, 32] and 10 classes.
 //
-//   gpt_nano   a language model on the characters of a text, with the sizes of minGPT's gpt-nano: 3
-//              blocks of 3 heads and width 48, for samples of as many tokens as the input has
-//              numbers: 94 224 trained parameters for 64 tokens and 65 characters (models_gpt.h)
-//
 // Version 1 has torchvision's names and shapes (conv1 bn1 layer1.0.conv1 layer2.0.downsample.0 fc),
 // without num_batches_tracked. As there, the stride of a bottleneck is in its 3x3. torchvision has
 // no version 2; its names here are similar, and its last normalisation is bn_last. If a block
@@ -47,6 +43,10 @@
 // vgg16 have 512. mobilenet_v1 has timm's names (conv_stem bn1 blocks.0.0.conv_dw
 // blocks.0.0.conv_pw classifier). Its convolutions have no bias. The stem has stride 1 for images
 // below 64 rows, else 2.
+//
+//   gpt_nano   a language model on the characters of a text, with the sizes of minGPT's gpt-nano: 3
+//              blocks of 3 heads and width 48, for samples of as many tokens as the input has
+//              numbers: 94 224 trained parameters for 64 tokens and 65 characters (models_gpt.h)
 #ifndef CAPSTAN_TRAINING_GRAPH_MODELS_H_
 #define CAPSTAN_TRAINING_GRAPH_MODELS_H_
 
@@ -62,7 +62,7 @@ namespace capstan::training {
 // The names that MakeModel knows, sorted.
 std::vector<absl::string_view> ModelNames();
 
-// The layers of a built-in chain, for people. Empty: the model is no chain, or the name is unknown.
+// The layers of a built-in model, for people. Empty: there is no such text, or no such model.
 absl::string_view AboutModel(absl::string_view name);
 
 // Whether the model without dropout is a chain. With dropout no model is one. False for unknown

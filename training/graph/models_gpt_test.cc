@@ -53,8 +53,12 @@ TEST(GptTest, TheAnswerIsThatOfTheLastPosition) {
   EXPECT_THAT(graph.value_shape(graph.logits()), ElementsAre(64, 65));
   EXPECT_EQ(graph.answer_offset(), 63 * 65);
   EXPECT_EQ(ParametersOf(graph), ParametersOf(Nano({1, 1, 64})));
-  // Products with parameters: 12 * 48^2 in each block, and the head.
-  EXPECT_EQ(graph.forward_flops(), int64_t{2} * 64 * (3 * 12 * 48 * 48 + 65 * 48));
+  // Products with parameters: 12 * 48^2 in each block, and the head. Attention has two products of
+  // 64 x 64 x 48 in each block.
+  constexpr int64_t kWeights = int64_t{2} * 64 * (3 * 12 * 48 * 48 + 65 * 48);
+  constexpr int64_t kAttention = int64_t{2} * 3 * 2 * 64 * 64 * 48;
+  EXPECT_EQ(graph.forward_flops(), kWeights + kAttention);
+  EXPECT_EQ(graph.training_flops(), 3 * (kWeights + kAttention));
 }
 
 TEST(GptTest, DropoutIsWhereMinGptHasIt) {

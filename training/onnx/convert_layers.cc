@@ -12,7 +12,7 @@
 #include "training/ops/add/add.h"
 #include "training/ops/arithmetic/arithmetic.h"
 #include "training/ops/batch_normalization/batch_normalization.h"
-#include "training/ops/constant/constant.h"
+#include "training/ops/constant_of_shape/constant_of_shape.h"
 #include "training/ops/conv/conv.h"
 #include "training/ops/gemm/gemm.h"
 #include "training/ops/layer_normalization/layer_normalization.h"
@@ -130,7 +130,7 @@ void ConvertGemm(NodeConversion& node) {
   if (!node.ok()) return;
   if (node.RankOf(added) != 2) return node.Refuse("input 2: want [N, features]");
   if (beta != 1) {
-    const ValueId factor = node.AppendAs(ConstantNode{beta}, {}, {}, "", "", "");
+    const ValueId factor = node.AppendAs(ConstantOfShape{{1}, beta}, {}, {}, "", "", "");
     added = node.AppendAs(Mul(), {added, factor}, {}, "", "", "");
   }
   node.Output(node.AppendAs(Add(), {product, added}, {}, "", "", node.output_name()));

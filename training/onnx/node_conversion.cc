@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/check/check.h"
 #include "training/onnx/importer.h"
-#include "training/ops/constant/constant.h"
+#include "training/ops/constant_of_shape/constant_of_shape.h"
 #include "training/ops/parameter/parameter.h"
 #include "training/ops/transpose/transpose.h"
 
@@ -133,7 +133,7 @@ ValueId NodeConversion::Operand(int input, int64_t rank, const char* init) {
   if (!ok()) return -1;
   ValueId value = -1;
   if (!view.trained && !weight.values.empty() && AllEqual(weight.values)) {
-    value = AppendAs(ConstantNode{DecimalOf(weight.values[0]), view.dims}, {}, {}, "", "", "");
+    value = AppendAs(ConstantOfShape{view.dims, DecimalOf(weight.values[0])}, {}, {}, "", "", "");
   } else if (!view.trained && for_training()) {
     Refuse(absl::StrCat(shown,
                         " has different numbers and is no initializer: want an initializer, "

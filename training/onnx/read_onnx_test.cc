@@ -174,7 +174,7 @@ TEST(ReadOnnxTest, ANumberIsNoNewBias) {
   builder.Node("MatMul", {"x", "w"}, "p", "fc");
   builder.Node("Add", {"p", "half"}, "y");
   const OnnxModel model = Imported(builder);
-  EXPECT_EQ(NodesOf(model), "fc Gemm(0), constant1 Constant(), add1 Add(1 2)");
+  EXPECT_EQ(NodesOf(model), "fc Gemm(0), constantofshape1 ConstantOfShape(), add1 Add(1 2)");
   EXPECT_EQ(WeightsOf(model), "fc.weight [1, 2]");
   EXPECT_THAT(Compute(model, {1, 1}), ElementsAre(3.5f));
 }

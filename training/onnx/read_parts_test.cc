@@ -44,8 +44,9 @@ TEST(ReadPartsTest, WhatIsTrainedAndWhatIsNot) {
   builder.Node("Add", {"c", "ones"}, "y", "p");
   const OnnxModel model = ImportedParts(builder);
   EXPECT_EQ(NodesOf(model),
-            "norm Parameter(), m Mul(0 1), shift Parameter(), s Sub(3 2), constant1 Constant(), "
-            "d Div(4 5), constant2 Constant(), p Add(6 7)");
+            "norm Parameter(), m Mul(0 1), shift Parameter(), s Sub(3 2), constantofshape1 "
+            "ConstantOfShape(), "
+            "d Div(4 5), constantofshape2 ConstantOfShape(), p Add(6 7)");
   EXPECT_EQ(WeightsOf(model), "norm.weight [2], shift.weight [2]");
   EXPECT_EQ(model.nodes[0].op.attributes.Text("init"), "ones");
   EXPECT_EQ(model.nodes[2].op.attributes.Text("init"), "zeros");
@@ -325,7 +326,7 @@ TEST(ReadPartsTest, NumbersOfFloatsAreComputed) {
   builder.Node("Sqrt", {"quarter"}, "half");
   builder.Node("Mul", {"x", "half"}, "y");
   const OnnxModel model = ImportedParts(builder);
-  EXPECT_EQ(NodesOf(model), "constant1 Constant(), mul1 Mul(0 1)");
+  EXPECT_EQ(NodesOf(model), "constantofshape1 ConstantOfShape(), mul1 Mul(0 1)");
   EXPECT_THAT(Compute(model, {3, 5}), ElementsAre(1.5f, 2.5f));
 }
 

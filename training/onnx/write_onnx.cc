@@ -12,7 +12,7 @@
 #include "training/ops/add/add.h"
 #include "training/ops/arithmetic/arithmetic.h"
 #include "training/ops/batch_normalization/batch_normalization.h"
-#include "training/ops/constant/constant.h"
+#include "training/ops/constant_of_shape/constant_of_shape.h"
 #include "training/ops/dropout/dropout.h"
 #include "training/ops/mat_mul/mat_mul.h"
 #include "training/ops/pad/pad.h"
@@ -108,7 +108,7 @@ class OnnxWriter {
   }
   bool IsParameter(ValueId value) const {
     return value > 0 && (node(value - 1).op.name == ParameterNode::kName ||
-                         node(value - 1).op.name == ConstantNode::kName);
+                         node(value - 1).op.name == ConstantOfShape::kName);
   }
   // What a node reads: the value, or for a Parameter its tensor.
   std::string InputName(ValueId value) const {
@@ -358,10 +358,10 @@ void OnnxWriter::WriteInputs(int index, v1::NodeProto& to) {
 }
 
 void OnnxWriter::WriteConstant(int index) {
-  const ConstantNode from = ConstantNode::Read(attributes(index));
+  const ConstantOfShape from = ConstantOfShape::Read(attributes(index));
   v1::NodeProto& to = *graph_message().add_node();
   to.set_name(node(index).name);
-  to.set_op_type(ConstantNode::kName);
+  to.set_op_type("Constant");
   to.add_output(ValueName(graph_.output_of(index)));
   v1::TensorProto& tensor = *Add(to, "value", v1::ATTRIBUTE_TYPE_TENSOR).mutable_t();
   tensor.set_data_type(v1::DATA_TYPE_FLOAT);
@@ -374,11 +374,11 @@ void OnnxWriter::WriteConstant(int index) {
 absl::Status OnnxWriter::WriteNode(int index) {
   const GraphNode& from = node(index);
   if (from.op.name == ParameterNode::kName) return absl::OkStatus();  // an initializer
-  if (from.op.name == ConstantNode::kName) {
+  if (from.op.name == ConstantOfShape::kName) {
     if (graph_.value_elements(graph_.output_of(index)) > kMostConstantElements) {
-      return absl::UnimplementedError(absl::StrCat("node ", from.name, ": Constant of more than ",
-                                                   kMostConstantElements,
-                                                   " elements cannot be exported"));
+      return absl::UnimplementedError(
+          absl::StrCat("node ", from.name, ": ConstantOfShape of more than ", kMostConstantElements,
+                       " elements cannot be exported"));
     }
     WriteConstant(index);
     return absl::OkStatus();

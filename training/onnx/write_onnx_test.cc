@@ -15,7 +15,7 @@
 #include "training/ops/add/add.h"
 #include "training/ops/arithmetic/arithmetic.h"
 #include "training/ops/concat/concat.h"
-#include "training/ops/constant/constant.h"
+#include "training/ops/constant_of_shape/constant_of_shape.h"
 #include "training/ops/dropout/dropout.h"
 #include "training/ops/flatten/flatten.h"
 #include "training/ops/gelu/gelu.h"
@@ -145,7 +145,7 @@ TEST(WriteOnnxTest, EveryOperatorIsReadBack) {
                                         {"turn", Transpose{{2, 1}}, {4}},
                                         {"place", ParameterNode{{3, 3}, "initializer"}, {}},
                                         {"product", MatMul(), {5, 6}},
-                                        {"half", ConstantNode{0.5}, {}},
+                                        {"half", ConstantOfShape{{1}, 0.5}, {}},
                                         {"scaled", Mul(), {7, 8}},
                                         {"clip", Clip{-0.25, 0.75}, {9}},
                                         {"sum", ReduceSum{{2}, true}, {10}},

@@ -11,7 +11,6 @@
 #include "training/ops/arithmetic/arithmetic.h"
 #include "training/ops/batch_normalization/batch_normalization.h"
 #include "training/ops/concat/concat.h"
-#include "training/ops/constant/constant.h"
 #include "training/ops/conv/conv.h"
 #include "training/ops/dropout/dropout.h"
 #include "training/ops/gelu/gelu.h"
@@ -391,12 +390,6 @@ TEST(ParameterTest, IsTheSameForEverySample) {
   EXPECT_EQ(weight("initializer").init, ParameterInit::kInitializer);
   EXPECT_EQ(weight("initializer").fan_in, 4);
   EXPECT_FALSE(weight("zeros").bias_like);
-}
-
-TEST(ConstantTest, IsOneNumberForEverySample) {
-  ReferenceRun<double> run = RunOf(ConstantNode{-0.5, {2, 1}}, {}, 2, {});
-  EXPECT_THAT(ForwardOf(run), ElementsAre(-0.5, -0.5, -0.5, -0.5));
-  EXPECT_TRUE(run.dparameters.empty());
 }
 
 // Squares 1, 4, 9. Of 3 neighbours: 1 + 5, 1 + 14, 1 + 13; of 2, a channel and the next one:

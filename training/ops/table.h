@@ -14,7 +14,6 @@
   X(Cast, Reference)                        \
   X(Clip, Activation)                       \
   X(Concat, Concat)                         \
-  X(Constant, Reference)                    \
   X(ConstantOfShape, Reference)             \
   X(Conv, Conv)                             \
   X(Div, Arithmetic)                        \

@@ -123,7 +123,11 @@ void CheckTableKeys(const job::v1::Data& d, Rules& rules) {
   }
   if (d.has_test_fraction()) {
     if (!text) only("data.test_fraction", "'text'");
-    if (text) rules.Range("data.test_fraction", d.test_fraction(), 0.0, kMaxTestFraction);
+    if (text && !(d.test_fraction() > 0 && d.test_fraction() <= kMaxTestFraction)) {
+      rules.Wrong("data.test_fraction",
+                  absl::StrCat("must be above 0 and at most ", kMaxTestFraction, ", found ",
+                               d.test_fraction()));
+    }
     if (text && d.has_test_file()) {
       rules.Fail("data.test_fraction", "and 'data.test_file' exclude each other: give one of them");
     }
@@ -185,7 +189,7 @@ void CheckData(const job::v1::JobSpec& spec, Rules& rules) {
     if (d.has_test_samples()) rules.Fail("data.test_samples", "is for 'synthetic_digits' only");
   }
   if (d.has_format()) CheckTableKeys(d, rules);
-  const bool images = synthetic || cifar || d.format() == "idx";
+  const bool images = synthetic || cifar || HasPictures(d) || d.format() == "idx";
   if (images && ModelReadsTokens(spec.model().name())) {
     rules.Fail("model.name", absl::StrCat("is ", spec.model().name(),
                                           ", which reads tokens: 'data.format' must be text, or "

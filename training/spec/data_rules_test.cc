@@ -83,7 +83,7 @@ TEST(DataRulesTest, TheLastGoodValueIsTakenAndTheNextOneRefused) {
       {"text", "train_file", {"play.txt", name}, {"''", "..", "a/b", "play.txt.gz"}},
       {"text", "test_file", {"b"}, {"../b"}},
       {"text", "sequence_length", {"1", "16384"}, {"0", "-1", "16385"}},
-      {"text", "test_fraction", {"0", "0.25", "0.9"}, {"-0.1", "0.91", "1"}},
+      {"text", "test_fraction", {"0.01", "0.25", "0.9"}, {"0", "-0.1", "0.91", "1"}},
   };
   for (const Case& c : cases) {
     const std::string key = absl::StrCat("data.", c.key);
@@ -122,7 +122,7 @@ TEST(DataRulesTest, AFormatHasItsKeysAlone) {
   EXPECT_EQ(TableErrors("npz", {{"data.shape", "[1, 2, 2]"}}),
             "j: error: 'data.shape' is for 'csv', 'libsvm', 'image_folder' and 'rec' only\n");
   EXPECT_EQ(TableErrors("image_folder", {{"data.train_file", "a"}}),
-            "j: error: 'data.train_file' is for 'csv', 'libsvm' and 'rec' only\n");
+            "j: error: 'data.train_file' is for 'csv', 'libsvm', 'rec' and 'text' only\n");
   EXPECT_EQ(TableErrors("libsvm", {{"data.shape", "[1, 2, 2]"}, {"data.features", "5"}}),
             "j: error: 'data.features' is 5, 'data.shape' has 4 numbers for a sample\n");
 }

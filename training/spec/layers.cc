@@ -99,7 +99,9 @@ class LayerReader {
         Fail(list.items[i].mark, EntryPath(i), "is the loss, want it only as the last layer");
         continue;
       }
-      Add(*ops[i], list.items[i], i, /*last=*/i + 1 == before_loss);
+      // An unknown layer at the end may be a misspelt loss.
+      const bool last = i + 1 == before_loss || (ops.back() == nullptr && i + 2 == ops.size());
+      Add(*ops[i], list.items[i], i, last);
     }
     if (!ends_with_loss) AddNode(*FindOp(SoftmaxCrossEntropyLoss::kName));
   }
@@ -242,6 +244,7 @@ std::vector<std::string> LayerNames() {
   for (const OpDef* op : AllOps()) {
     if (IsLayer(*op)) names.push_back(LayerName(op->name));
   }
+  std::sort(names.begin(), names.end());
   return names;
 }
 

@@ -168,6 +168,8 @@ TEST(LayersTest, ErrorsNameTheEntryAndItsPlace) {
 }
 
 TEST(LayersTest, UnknownLayersAreRefused) {
+  const std::vector<std::string> names = LayerNames();
+  EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
   EXPECT_EQ(ErrorOfLayer("rellu"),
             "j:7:7: error: 'model.layers[0]' is the unknown layer 'rellu' (did you mean "
             "'relu'?)\n");
@@ -176,7 +178,7 @@ TEST(LayersTest, UnknownLayersAreRefused) {
             "'max_pool'?)\n");
   EXPECT_THAT(ErrorOfLayer("dense: {units: 3}"),
               HasSubstr("'model.layers[0]' is the unknown layer 'dense', want one of average_pool, "
-                        "batch_normalization, clip, conv, "));
+                        "batch_normalization, cast, clip, conv, "));
   for (const char* const name : {"concat", "Parameter"}) {
     EXPECT_THAT(ErrorOfLayer(name),
                 HasSubstr(absl::StrCat("'model.layers[0]' is the unknown layer '", name,

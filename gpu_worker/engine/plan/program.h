@@ -6,7 +6,9 @@
 // order, so the last reader stores and the others add (fixed bits).
 //
 // A step is a node, or a run of nodes that one kernel computes (fuse.h). Values inside a step have
-// no place. Nor does the value of a Parameter whose only reader takes it from the weights. Time: forward of step i is i, its backward is 2 * steps - 1 - i.
+// no place. Nor does the value of a Parameter whose only reader takes it from the weights.
+//
+// Time: forward of step i is i, its backward is 2 * steps - 1 - i.
 //
 // Threads: a Program is immutable once MakeProgram has returned it.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_PLAN_PROGRAM_H_

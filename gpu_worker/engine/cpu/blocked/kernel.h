@@ -5,7 +5,8 @@
 // neither on the number of threads nor on the cut into pieces (rule R5).
 //
 // Values, their gradients and saved tensors lie as math.h says. The places of missing samples hold
-// zeros in images and in gradients, so that they add nothing to a sum.
+// zeros in images and in gradients, so that they add nothing to a sum. Other values are finite
+// there: a kernel that may make infinities or NaNs of zeros, as Div, writes zeros instead.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_KERNEL_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_KERNEL_H_
 
@@ -128,8 +129,8 @@ FusionPattern NormReluPattern();
 absl::StatusOr<NodePhases> MakeNormReluPhases(const training::Graph& graph, int first,
                                               const NodePlaces& places);
 
-// Whether the kernel of `node` reads a Parameter from the weights: the second factor of MatMul if it
-// is one matrix, and either input of Add, Sub, Mul and Div.
+// Whether the kernel of `node` reads a Parameter from the weights: the second factor of MatMul if
+// it is one matrix, and one input of Add, Sub, Mul and Div.
 bool ReadsParameterFromWeights(const training::Graph& graph, int node, int input);
 
 // The runs of nodes that one kernel computes.

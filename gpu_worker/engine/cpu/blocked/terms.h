@@ -29,7 +29,7 @@ struct TermTarget {
   int64_t elements = 0;
   bool add = false;              // to the old values
   bool repeats = false;          // several places of the walk are one place of the tensor
-  bool zero_if_missing = false;  // terms of missing samples may be no numbers; they get zeros
+  bool zero_if_missing = false;  // terms of missing samples may be NaN: write zeros
 };
 
 // make_term(run, block, places) gives the term of a row: without its target and its count.
@@ -92,17 +92,17 @@ Phase TermSumsPhase(const RowWalk& walk, const BlockedMath& math, size_t tensor,
               call.to_step = step == 0 ? 0 : kSideBySide;
               for (int64_t first = 0; first < part.size(); first += kAtOnce) {
                 call.count = std::min(kAtOnce, part.size() - first);
-                // Terms that lie together already are not copied.
-                const bool there_already = call.term == Term::kSame && !call.dy.number &&
-                                           step != 0 && call.dy.step == kSideBySide;
-                const float* const from = there_already ? call.dy.at : terms;
-                if (!there_already) loops.term(call);
+                // Terms that are side by side already are not copied.
+                const bool contiguous = call.term == Term::kSame && !call.dy.number && step != 0 &&
+                                        call.dy.step == kSideBySide;
+                const float* const from = contiguous ? call.dy.at : terms;
+                if (!contiguous) loops.term(call);
                 for (StridedOperand* const of : {&call.dy, &call.a, &call.b}) {
                   of->at += call.count * of->step;
                 }
                 const int64_t sums = step == 0 ? 1 : call.count;
                 // Gradients of missing samples are zeros, but their quotients need not be.
-                if (!there_already && there < kSideBySide) {
+                if (!contiguous && there < kSideBySide) {
                   ZeroSamples(terms, sums, kSideBySide, there);
                 }
                 math->sum_samples(sums, from, totals);
