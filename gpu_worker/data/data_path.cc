@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -111,9 +112,15 @@ absl::Status ListDataFolder(const std::string& path, const std::vector<std::stri
     if (entry == nullptr && errno != 0) return failed(errno);
     if (entry == nullptr) return absl::OkStatus();
     if (entry->d_name[0] == '.') continue;
-    const FolderEntry kind = entry->d_type == DT_REG   ? FolderEntry::kFile
-                             : entry->d_type == DT_DIR ? FolderEntry::kFolder
-                                                       : FolderEntry::kOther;
+    FolderEntry kind = entry->d_type == DT_REG   ? FolderEntry::kFile
+                       : entry->d_type == DT_DIR ? FolderEntry::kFolder
+                                                 : FolderEntry::kOther;
+    struct stat info;  // of what a link leads to; some file systems do not say what an entry is
+    if (kind == FolderEntry::kOther &&
+        ::fstatat(::dirfd(folder.get()), entry->d_name, &info, 0) == 0) {
+      if (S_ISREG(info.st_mode)) kind = FolderEntry::kFile;
+      if (S_ISDIR(info.st_mode)) kind = FolderEntry::kFolder;
+    }
     absl::Status status = visit(entry->d_name, kind);
     if (!status.ok()) return status;
   }

@@ -36,7 +36,8 @@ absl::StatusOr<std::unique_ptr<ByteSource>> OpenDataFile(const std::string& fold
 absl::StatusOr<std::unique_ptr<ByteSource>> OpenDataPath(const std::string& path,
                                                          const std::vector<std::string>& roots);
 
-// What `visit` is told of an entry of a folder. A link is kOther, wherever it leads.
+// What `visit` is told of an entry of a folder. A link is what it leads to; kOther: a link that
+// leads nowhere, a pipe and the like.
 enum class FolderEntry { kFile, kFolder, kOther };
 using VisitEntry = std::function<absl::Status(absl::string_view name, FolderEntry kind)>;
 

@@ -25,11 +25,17 @@ constexpr long kMaxJpegMemory = 512L << 20;
 // libjpeg reports an error by a call that must not return. It jumps over frames of C alone: each
 // function below that calls setjmp has no object with a destructor, and nothing that it changes
 // after setjmp is read after a jump, except through the pointer.
+enum class JpegFailure {
+  kDamaged,
+  kRefused,  // a limit, or a kind of JPEG that libjpeg does not know
+  kMemory,   // the host is out of it
+};
+
 struct JpegState {
   jpeg_error_mgr errors;  // must be first: libjpeg only knows this part
   jmp_buf failed;
   char message[JMSG_LENGTH_MAX];
-  bool too_large;  // the error is a limit, not damage
+  JpegFailure failure;
   jpeg_progress_mgr progress;
   jpeg_decompress_struct info;
 };
@@ -40,8 +46,22 @@ JpegState* StateOf(j_common_ptr info) { return reinterpret_cast<JpegState*>(info
 [[noreturn]] void FailJpeg(j_common_ptr info) {
   JpegState* const state = StateOf(info);
   (*info->err->format_message)(info, state->message);
-  const int code = info->err->msg_code;
-  state->too_large = code == JERR_NO_BACKING_STORE || code == JERR_OUT_OF_MEMORY;
+  switch (info->err->msg_code) {
+    case JERR_OUT_OF_MEMORY:
+      state->failure = JpegFailure::kMemory;
+      break;
+    case JERR_NO_BACKING_STORE:
+      std::snprintf(state->message, sizeof(state->message), "needs more than %ld MiB to be decoded",
+                    kMaxJpegMemory >> 20);
+      [[fallthrough]];
+    case JERR_BAD_PRECISION:
+    case JERR_IMAGE_TOO_BIG:
+    case JERR_SOF_UNSUPPORTED:
+      state->failure = JpegFailure::kRefused;
+      break;
+    default:
+      state->failure = JpegFailure::kDamaged;
+  }
   std::longjmp(state->failed, 1);
 }
 
@@ -50,9 +70,9 @@ void HearJpegMessage(j_common_ptr info, int level) {
   if (level >= 0) return;
   switch (info->err->msg_code) {
     case JWRN_ADOBE_XFORM:
-    case JWRN_BOGUS_ICC:
     case JWRN_EXTRANEOUS_DATA:  // bytes between two segments
     case JWRN_JFIF_MAJOR:
+    case JWRN_NOT_SEQUENTIAL:  // some cameras write numbers that only progressive files use
       return;
     default:
       FailJpeg(info);
@@ -66,7 +86,7 @@ void CountScans(j_common_ptr info) {
   JpegState* const state = StateOf(info);
   if (state->info.input_scan_number <= kMaxScans) return;
   std::snprintf(state->message, sizeof(state->message), "more than %d scans", kMaxScans);
-  state->too_large = true;
+  state->failure = JpegFailure::kRefused;
   std::longjmp(state->failed, 1);
 }
 
@@ -122,7 +142,15 @@ class JpegOwner {
   JpegState* state() { return &state_; }
   absl::Status Error() const {
     const std::string what = absl::StrCat("JPEG: ", state_.message);
-    return state_.too_large ? InvalidSpec(what) : DataMissing(absl::StatusCode::kDataLoss, what);
+    switch (state_.failure) {
+      case JpegFailure::kDamaged:
+        return DataMissing(absl::StatusCode::kDataLoss, what);
+      case JpegFailure::kRefused:
+        return InvalidSpec(what);
+      case JpegFailure::kMemory:
+        return HostOutOfMemory("JPEG");
+    }
+    return absl::InternalError(what);
   }
 
  private:

@@ -9,7 +9,8 @@
 // (antialiasing), as PIL's BILINEAR. A picture of the wanted size is copied.
 //
 // The bits are the same on every processor, because all arithmetic is of whole numbers: weights are
-// in units of 2^-14 and sum up to 1. A result differs from the exact one by less than 1.
+// in units of 2^-14 and sum up to 1. A result differs from the exact one by less than 1
+// if the new picture is at most 32 times smaller.
 //
 // Threads: pure functions. They throw bad_alloc. Messages do not name the file; callers put it in
 // front (failure.h, InFront).

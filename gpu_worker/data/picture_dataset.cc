@@ -28,6 +28,16 @@ class FolderImages final : public ImageBytes {
 
   absl::StatusOr<const uint8_t*> Image(int64_t index, uint8_t* scratch) const override {
     const std::string path = names_.Path(index);
+    try {
+      return Decoded(path, scratch);
+    } catch (const std::bad_alloc&) {
+      return HostOutOfMemory(path);
+    }
+  }
+  int32_t Label(int64_t index) const override { return names_.Label(index); }
+
+ private:
+  absl::StatusOr<const uint8_t*> Decoded(const std::string& path, uint8_t* scratch) const {
     absl::StatusOr<std::unique_ptr<ByteSource>> file = OpenDataPath(path, roots_);
     if (!file.ok()) return file.status();
     const int64_t size = (*file)->stored_bytes();
@@ -42,9 +52,7 @@ class FolderImages final : public ImageBytes {
     if (!status.ok()) return InFront(path, status);
     return scratch;
   }
-  int32_t Label(int64_t index) const override { return names_.Label(index); }
 
- private:
   const ImageNames names_;
   const std::vector<std::string> roots_;
   const PictureShape shape_;
@@ -64,6 +72,19 @@ class RecordImages final : public ImageBytes {
         shape_(shape) {}
 
   absl::StatusOr<const uint8_t*> Image(int64_t index, uint8_t* scratch) const override {
+    try {
+      return Decoded(index, scratch);
+    } catch (const std::bad_alloc&) {
+      return HostOutOfMemory(RecordPlace(*file_, offsets_[index]));
+    }
+  }
+  // Whoever asks has read the image, and the file does not change.
+  int32_t Label(int64_t index) const override {
+    return labels_[index].load(std::memory_order_relaxed);
+  }
+
+ private:
+  absl::StatusOr<const uint8_t*> Decoded(int64_t index, uint8_t* scratch) const {
     const int64_t offset = offsets_[index];
     absl::StatusOr<IoRecord> record =
         ReadRecord(*file_, offset, kMaxPictureFileBytes + kImageHeaderBytes);
@@ -77,12 +98,7 @@ class RecordImages final : public ImageBytes {
     if (!status.ok()) return InFront(RecordPlace(*file_, offset), status);
     return scratch;
   }
-  // Whoever asks has read the image, and the file does not change.
-  int32_t Label(int64_t index) const override {
-    return labels_[index].load(std::memory_order_relaxed);
-  }
 
- private:
   const std::unique_ptr<ByteSource> file_;
   const std::vector<int64_t> offsets_;
   const std::unique_ptr<std::atomic<int32_t>[]> labels_;

@@ -320,8 +320,28 @@ TEST(PictureTest, AbsurdSizesAreRefusedBeforeAnythingIsAllocated) {
   ASSERT_NE(frame, std::string::npos);
   jpeg.replace(frame + 5, 4, "\xff\xdc\xff\xdc");  // height and width
   ExpectRefused(jpeg, "InvalidSpec", "JPEG: picture of 65500 x 65500, want sides");
+  jpeg.replace(frame + 5, 4, "\xff\xde\xff\xde");
+  ExpectRefused(jpeg, "InvalidSpec", "JPEG: Maximum supported image dimension is 65500 pixels");
   jpeg.replace(frame + 5, 4, std::string("\x20\x00\x20\x00", 4));
   ExpectRefused(jpeg, "DataMissing", "JPEG: ");
+  jpeg[frame + 4] = 12;
+  ExpectRefused(jpeg, "InvalidSpec", "JPEG: Unsupported JPEG data precision 12");
+}
+
+// Some cameras write zeros where a sequential file has the range of coefficients.
+TEST(JpegTest, NumbersOfProgressiveFilesAreNotRead) {
+  const std::string good =
+      Jpeg({.width = 8, .height = 8, .channels = 1, .bytes = std::string(64, 'a')});
+  std::string odd = good;
+  const size_t scan = odd.find("\xff\xda");
+  ASSERT_NE(scan, std::string::npos);
+  ASSERT_EQ(odd[scan + 8], 63);
+  odd[scan + 8] = 0;
+  const auto decoded = DecodeJpeg(
+      absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(odd.data()), odd.size()), {1, 8, 8});
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(decoded->bytes.get()), 64),
+            std::string(64, 'a'));
 }
 
 TEST(JpegTest, ArithmeticCodesAreRefused) {

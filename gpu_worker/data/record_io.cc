@@ -167,6 +167,8 @@ absl::StatusOr<std::vector<int64_t>> ReadRecordIndex(ByteSource& index, int64_t 
     result.push_back(offset);
   }
   if (result.empty()) return InvalidSpec(absl::StrCat(index.file(), ": names no record"));
+  // The order of the file, whichever the index has: hosts with and without an index agree.
+  std::sort(result.begin(), result.end());
   return result;
 }
 

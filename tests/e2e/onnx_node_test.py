@@ -77,7 +77,7 @@ NODES = """
   - {name: norm, op: LayerNormalization}
   - {name: place, op: Parameter, attributes: {shape: [4, 5], init: initializer}}
   - {name: product, op: MatMul, inputs: [norm, place]}
-  - {name: half, op: Constant, attributes: {value: 0.5}}
+  - {name: half, op: ConstantOfShape, attributes: {shape: [1], value: 0.5}}
   - {name: scaled, op: Mul, inputs: [product, half]}
   - {name: sigmoid, op: Sigmoid}
   - {name: tanh, op: Tanh, inputs: [scaled]}
@@ -136,7 +136,7 @@ class OnnxNodeTest(support.TestCase):
         self.assertEqual(said.count('largest difference'), 2)
 
     def test_an_export_is_trained_on(self):
-        """A Parameter and a Constant come back from a file, one with its weights and one within the job."""
+        """A Parameter and a ConstantOfShape come back from a file, one with its weights and one within the job."""
         job = JOB + ''.join(f'  {line}\n' for line in (NODES.strip('\n') + '\n' + LOSS).splitlines())
         first = self.train_text(job)
         self.assertEqual(self.capstan('model', 'export', '@last', '--out', 'net.onnx').code, 0)
