@@ -54,8 +54,9 @@ TEST(RecordIoTest, RecordsAreReadAtTheirOffsets) {
 TEST(RecordIoTest, PartsAreJoinedWithTheMagicNumber) {
   const std::string magic = kMagicBytes;
   for (const std::string& data :
-       {magic, magic + magic, "abcd" + magic + "ef", magic + "abcd" + magic + "efgh" + magic,
-        "abc" + magic + "d", "abcdefgh" + magic + magic + "x"}) {
+       {magic, magic + magic, absl::StrCat("abcd", magic, "ef"),
+        absl::StrCat(magic, "abcd", magic, "efgh", magic), absl::StrCat("abc", magic, "d"),
+        absl::StrCat("abcdefgh", magic, magic, "x")}) {
     const std::string file = RecordBytes(data);
     const auto size = static_cast<int64_t>(file.size());
     EXPECT_EQ(DataAt(file, 0, kAll, size), data);

@@ -32,7 +32,8 @@ absl::StatusOr<NodePhases> MakeReducePhases(const training::Graph& graph, int no
   const RowWalk walk = WalkOf(op);
   NodePhases phases;
   phases.kernel = "places";
-  const auto divisor = std::make_shared<float>(static_cast<float>(of_x / of_y));
+  const int64_t summed = of_x / of_y;  // numbers of x in each of y
+  const auto divisor = std::make_shared<float>(static_cast<float>(summed));
   TermTarget target;
   target.tensor = 1;
   target.data = places.y;
