@@ -43,7 +43,7 @@ function(capstan_precompile_now target)
     target_precompile_headers(${precompiled} PRIVATE ${headers})
   endif()
   target_precompile_headers(${target} REUSE_FROM ${precompiled})
-  # A header that was compiled for libraries is not used for a program's -fPIE.
+  # g++ refuses headers for a program's -fPIE if they were precompiled with a library's -fPIC.
   target_compile_options(${target} PRIVATE -fPIC)
 endfunction()
 
