@@ -6,7 +6,6 @@
 #include "client/job_source.h"
 #include "client/model/onnx_file.h"
 #include "training/graph/models.h"
-#include "training/spec/graph_message.h"
 #include "training/spec/resolve.h"
 #include "training/spec/rules.h"
 #include "training/spec/validate.h"
@@ -53,20 +52,6 @@ std::optional<common::v1::DatasetInfo> ImagesOf(const job::v1::Data& data) {
   return info;
 }
 
-absl::StatusOr<training::Graph> GraphOfJob(const job::v1::Model& model,
-                                           const training::Shape& input) {
-  if (!model.has_graph()) {
-    return training::MakeModel(model.name(), model.num_classes(), input, model.dropout());
-  }
-  auto graph = training::spec::GraphOf(model.graph(), input);
-  if (graph.ok() && graph->num_classes() != model.num_classes()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'model.graph' is refused: its loss reads ", graph->num_classes(),
-                     " numbers, 'model.num_classes' is ", model.num_classes()));
-  }
-  return graph;
-}
-
 absl::StatusOr<Network> OfJobFile(const std::string& file, const NetworkFlags& flags,
                                   const Console& console) {
   JobPlaces places;
@@ -87,11 +72,11 @@ absl::StatusOr<Network> OfJobFile(const std::string& file, const NetworkFlags& f
   if (flags.input.has_value()) {
     const auto input = InputOf(flags);
     if (!input.ok()) return input.status();
-    graph = GraphOfJob(spec->model(), *input);
+    graph = training::spec::GraphOfModel(spec->model(), *input);
   } else if (const auto images = ImagesOf(spec->data()); images.has_value()) {
     const auto input = training::spec::InputShape(spec->data(), *images);
     if (!input.ok()) return input.status();
-    graph = GraphOfJob(spec->model(), *input);
+    graph = training::spec::GraphOfModel(spec->model(), *input);
   } else {
     const auto resolved = ResolveHere(*spec);
     if (absl::IsNotFound(resolved.status())) {

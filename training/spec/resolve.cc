@@ -315,9 +315,12 @@ absl::StatusOr<ResolvedSpec> ParseResolved(absl::string_view bytes, absl::string
 absl::StatusOr<Graph> MakeGraph(const ResolvedSpec& spec) {
   absl::StatusOr<Shape> input = InputShape(spec.spec().data(), spec.dataset());
   if (!input.ok()) return input.status();
-  const job::v1::Model& model = spec.spec().model();
+  return GraphOfModel(spec.spec().model(), *input);
+}
+
+absl::StatusOr<Graph> GraphOfModel(const job::v1::Model& model, const Shape& input) {
   if (model.has_graph()) {
-    absl::StatusOr<Graph> graph = GraphOf(model.graph(), *input);
+    absl::StatusOr<Graph> graph = GraphOf(model.graph(), input);
     if (graph.ok() && graph->num_classes() != model.num_classes()) {
       return absl::InvalidArgumentError(
           absl::StrCat("'model.graph' is refused: its loss reads ", graph->num_classes(),
@@ -325,7 +328,7 @@ absl::StatusOr<Graph> MakeGraph(const ResolvedSpec& spec) {
     }
     return graph;
   }
-  return MakeModel(model.name(), model.num_classes(), *input, model.dropout());
+  return MakeModel(model.name(), model.num_classes(), input, model.dropout());
 }
 
 absl::StatusOr<FlatLayout> MakeLayout(const ResolvedSpec& spec) {

@@ -52,6 +52,9 @@ absl::StatusOr<job::v1::ResolvedSpec> ParseResolved(absl::string_view bytes,
 // Views of a resolved spec. They cannot fail for one that came from Resolve or ParseResolved, but
 // return errors anyway.
 absl::StatusOr<Graph> MakeGraph(const job::v1::ResolvedSpec& spec);
+// The network of a job file for inputs of this shape. InvalidArgument: the shape does not fit, or
+// the loss does not read model.num_classes numbers. NotFound: there is no such model.
+absl::StatusOr<Graph> GraphOfModel(const job::v1::Model& model, const Shape& input);
 absl::StatusOr<FlatLayout> MakeLayout(const job::v1::ResolvedSpec& spec);
 absl::StatusOr<Placement> MakePlacement(
     const job::v1::ResolvedSpec& spec);  // InvalidArgument for local and device
