@@ -1,7 +1,8 @@
 // `capstan logs`: what the tasks, the shards and the coordinator logged about a job.
+#include <re2/re2.h>
+
 #include <memory>
 #include <optional>
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -65,7 +66,7 @@ absl::StatusOr<job::v1::StreamLogsRequest> MakeRequest(const LogsOptions& option
 // Prints matching lines, and remembers its place for the next connection.
 class Printer {
  public:
-  Printer(const LogsOptions& options, const std::optional<std::regex>& grep, const Console& console)
+  Printer(const LogsOptions& options, const RE2* grep, const Console& console)
       : options_(options), grep_(grep), console_(console) {}
 
   void Take(const job::v1::StreamLogsResponse& response) {
@@ -83,7 +84,7 @@ class Printer {
     skip_ = 0;
     printed_ = same ? printed_ + 1 : 1;
     last_ = line.time();
-    if (grep_.has_value() && !std::regex_search(line.text(), *grep_)) return;
+    if (grep_ != nullptr && !RE2::PartialMatch(line.text(), *grep_)) return;
     if (console_.json()) {
       console_.Out(LogJson(response) + "\n");
     } else {
@@ -101,7 +102,7 @@ class Printer {
 
  private:
   const LogsOptions& options_;
-  const std::optional<std::regex>& grep_;
+  const RE2* grep_;
   const Console& console_;
   google::protobuf::Timestamp last_;
   int64_t printed_ = 0;  // lines with the time `last_`
@@ -109,8 +110,7 @@ class Printer {
 };
 
 ExitCode PrintLogs(JobClient& client, job::v1::StreamLogsRequest request,
-                   const LogsOptions& options, const std::optional<std::regex>& grep,
-                   const Console& console) {
+                   const LogsOptions& options, const RE2* grep, const Console& console) {
   Printer printer(options, grep, console);
   while (true) {
     const StreamEnd end = ReadStream<job::v1::StreamLogsResponse>(
@@ -142,18 +142,19 @@ ExitCode Logs(LogsOptions options, const Context& context) {
   }
   auto request = MakeRequest(options);
   if (!request.ok()) return Report(request.status(), context.console);
-  std::optional<std::regex> grep;
-  try {
-    if (!options.grep.empty()) grep.emplace(options.grep);
-  } catch (const std::regex_error& e) {
-    return Report(
-        absl::InvalidArgumentError(absl::StrCat("--grep: '", options.grep, "': ", e.what())),
-        context.console);
+  std::unique_ptr<const RE2> grep;
+  if (!options.grep.empty()) {
+    grep = std::make_unique<const RE2>(options.grep, RE2::Quiet);
+    if (!grep->ok()) {
+      return Report(
+          absl::InvalidArgumentError(absl::StrCat("--grep: '", options.grep, "': ", grep->error())),
+          context.console);
+    }
   }
   return WithJob(context, options.job_id, [&](JobClient& client, const std::string& id) {
     options.job_id = id;
     request->set_job_id(id);
-    return PrintLogs(client, *request, options, grep, context.console);
+    return PrintLogs(client, *request, options, grep.get(), context.console);
   });
 }
 

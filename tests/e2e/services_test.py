@@ -165,6 +165,8 @@ class ServicesByHandTest(services.ServicesTest):
         self.assertNotIn('[c]', rank)
         self.assertEqual(self.ok('logs', job_id, '--tail', '2').out.splitlines(), stored[-2:])
         self.assertEqual(self.ok('logs', job_id, '--grep', '^Subm').out, '[c] Submitted\n')
+        # An engine that tries every way to divide a line would not end.
+        self.assertEqual(self.ok('logs', job_id, '--grep', '(.+.+.+)+no such line').out, '')
         self.assertEqual(self.ok('logs', job_id, '--level', 'error').out, '')
         self.assertEqual(self.ok('logs', job_id, '--since', '1h').out.splitlines(), stored)
         self.assertRegex(self.ok('logs', job_id, '--timestamps', '--tail', '1').out, r'^\d{4}-\S+Z \[')
