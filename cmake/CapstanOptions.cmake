@@ -34,6 +34,9 @@ if(CAPSTAN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CAPSTAN_CCACHE})
 endif()
 
+# g++ collects its garbage after 128 MiB unless told otherwise. That takes a tenth of its time.
+add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>")
+
 # lld links in half the time of the compiler's own linker. Not mold 1.10: if a program's first relocated section is .tbss,
 # mold may ask the loader to protect a page that is not mapped, and the program does not start. Whether it does depends on
 # the length of the build folder's name.
