@@ -80,6 +80,7 @@ class Steps {
       state_.resize(floats * static_cast<size_t>(optimizer_.state_floats_per_weight()));
       images_.resize(static_cast<size_t>(samples * graph_.value_elements(0)));
       labels_.resize(static_cast<size_t>(samples));
+      targets_.resize(static_cast<size_t>(samples * graph_.target_size()));
       ids_.resize(static_cast<size_t>(samples));
     } catch (const std::bad_alloc&) {
       return absl::ResourceExhaustedError(
@@ -113,6 +114,7 @@ class Steps {
     engine::SampleBatch batch = {images_.data(), labels_.data(),
                                  static_cast<int64_t>(labels_.size())};
     batch.ids = ids_.data();
+    batch.targets = targets_.data();
     const auto result =
         plan_.ComputeLane(batch, 1.0 / static_cast<double>(batch.count), gradient_.data());
     if (!result.ok()) return result.status();
@@ -141,6 +143,7 @@ class Steps {
   engine::Plan& plan_;
   std::vector<float> weights_, next_, gradient_, state_, images_;
   std::vector<int32_t> labels_;
+  std::vector<float> targets_;  // zeros, of a loss that takes numbers
   std::vector<int64_t> ids_;
   std::vector<double> ratios_;
 };
@@ -272,6 +275,7 @@ absl::StatusOr<StepReport> MeasureStep(engine::Device& device, const Graph& grap
   report.model = graph.name();
   report.input = graph.input_shape();
   report.num_classes = graph.num_classes();
+  report.numeric_targets = graph.target_size() > 0;
   report.batch = options.batch;
   report.threads = options.threads;
   report.optimizer = options.optimizer_name;

@@ -41,9 +41,9 @@ std::string Rate(double flops, double seconds) {
 
 std::string Head(const StepReport& report) {
   return absl::StrCat(report.model, " on images of ", absl::StrJoin(report.input, "x"), ", ",
-                      report.num_classes, " classes: a step of ", report.batch, " samples, ",
-                      report.threads, report.threads == 1 ? " thread, " : " threads, ",
-                      report.optimizer, "\n\n");
+                      report.num_classes, report.numeric_targets ? " outputs" : " classes",
+                      ": a step of ", report.batch, " samples, ", report.threads,
+                      report.threads == 1 ? " thread, " : " threads, ", report.optimizer, "\n\n");
 }
 
 std::string Notes(const StepReport& report) {
@@ -118,7 +118,7 @@ nlohmann::ordered_json StepJson(const StepReport& report) {
   }
   return {{"model", report.model},
           {"input", report.input},
-          {"num_classes", report.num_classes},
+          {report.numeric_targets ? "num_outputs" : "num_classes", report.num_classes},
           {"batch", report.batch},
           {"threads", report.threads},
           {"optimizer", report.optimizer},

@@ -37,8 +37,9 @@ struct StepRow {
 struct StepReport {
   std::string model;
   training::Shape input;
-  int64_t num_classes = 0;
-  int64_t batch = 0;  // samples, all in one lane
+  int64_t num_classes = 0;       // or outputs, where
+  bool numeric_targets = false;  // targets are numbers
+  int64_t batch = 0;             // samples, all in one lane
   int threads = 0;
   std::string optimizer;
   engine::DeviceLimits limits;

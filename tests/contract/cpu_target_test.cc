@@ -93,6 +93,7 @@ constexpr Net kNets[] = {
     {"attention", "32f76fb4dd445ac33f61e9bdd634c5fd83100ad8f6d2109e6c92711269cb93f1"},
     {"arithmetic", "89358cc37b0b0fbdc244dc3ec625c54254ad1f1f68354dd0ec72e8a60bc0984e"},
     {"residual", "cfa8d8eac26505b23c6daa71eb2f749a9db97f8bd4b22a60f8f0717072fd34ad"},
+    {"regressor", "f86afd2587407d4e354c9bd6c4fcdac1d1639c0df117b2b3e5dcccafc8d1ae99"},
     {"lenet", "4cd091f779d2d1bb6c38420ba83f732375ee6980a49f8ff406139e0bcd9636bf"},
     {"lenet_d2l", "cc5e79f507c281c8c8863d6bda4cc2093d30879df38a218324c8ff2901d77036"},
 };
@@ -100,6 +101,7 @@ constexpr Net kNets[] = {
 absl::StatusOr<Graph> MakeNet(const std::string& name) {
   if (name == "attention") return training::AttentionGraph({.layers = 2, .tokens = 11});
   if (name == "arithmetic") return training::ArithmeticGraph();
+  if (name == "regressor") return training::MakeRegressor("mlp", 3, {1, 1, 7});
   return name == "residual" ? ResidualGraph() : training::MakeModel(name, 10, {1, 28, 28});
 }
 
@@ -117,6 +119,7 @@ std::string Train(engine::Device& device, const Graph& graph, int threads) {
   }
   std::vector<float> images(kSamples * graph.value_elements(0));
   std::vector<int32_t> labels(kSamples);
+  std::vector<float> targets(kSamples * graph.target_size());
   engine::PlanOptions options;
   options.max_batch = kSamples;
   options.threads = threads;
@@ -127,9 +130,11 @@ std::string Train(engine::Device& device, const Graph& graph, int threads) {
     hash.Update(vector.data(), vector.size() * sizeof(float));
   };
   std::vector<float> gradient(weights.size());
-  const engine::SampleBatch batch = {images.data(), labels.data(), kSamples};
+  engine::SampleBatch batch = {images.data(), labels.data(), kSamples};
+  batch.targets = targets.data();
   for (int step = 0; step <= kSteps; ++step) {
     for (float& value : images) value = numbers.Next();
+    for (float& target : targets) target = numbers.Next();
     for (int32_t& label : labels) label = numbers.Below(graph.num_classes());
     absl::Status status = (*plan)->LoadWeights(weights.data());
     if (!status.ok()) return status.ToString();

@@ -140,6 +140,7 @@ Problem::Problem(const Graph& g, int64_t n, uint64_t seed)
       weights(layout.total_floats()),
       images(n * g.value_elements(0)),
       labels(n),
+      targets(n * g.target_size()),
       ids(n) {
   for (int64_t i = 0; i < n; ++i) ids[i] = (int64_t{1} << 33) + 7919 * i;
   std::mt19937_64 random(seed);
@@ -155,6 +156,7 @@ Problem::Problem(const Graph& g, int64_t n, uint64_t seed)
     }
   }
   for (float& value : images) value = normal(random);
+  for (float& target : targets) target = normal(random);
   for (int32_t& label : labels) label = static_cast<int32_t>(random() % graph.num_classes());
 }
 

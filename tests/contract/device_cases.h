@@ -50,7 +50,8 @@ struct Problem {
   Problem(const training::Graph& graph, int64_t count, uint64_t seed);
 
   engine::SampleBatch batch() const {
-    return {images.data(), labels.data(), count, nullptr, ids.data(), draw_seed, epoch};
+    return {images.data(), labels.data(), count, nullptr,
+            ids.data(),    draw_seed,     epoch, targets.data()};
   }
 
   const training::Graph& graph;
@@ -59,6 +60,7 @@ struct Problem {
   std::vector<float> weights;  // flat
   std::vector<float> images;
   std::vector<int32_t> labels;
+  std::vector<float> targets;  // of a loss that takes numbers
   // The counters of random numbers. They are not the smallest numbers, so that a lost one shows.
   std::vector<int64_t> ids;
   uint64_t draw_seed = 11;

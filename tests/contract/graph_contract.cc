@@ -40,8 +40,9 @@ void ExpectNear(const float* got, const Doubles& want, double share, double larg
 
 void ExpectEvaluatesLikeReference(Plan& plan, const Problem& problem,
                                   const std::vector<Doubles>& parameters, double tolerance) {
-  const ReferenceResult want = EvaluateByReference(
-      problem.graph, parameters, {problem.images.begin(), problem.images.end()}, problem.labels);
+  const ReferenceResult want =
+      EvaluateByReference(problem.graph, parameters, {problem.images.begin(), problem.images.end()},
+                          problem.labels, problem.targets.data());
   std::vector<float> logits(want.logits.size());
   const absl::Status predicted = plan.Predict(problem.batch(), logits.data());
   ASSERT_TRUE(predicted.ok()) << predicted;
@@ -99,6 +100,7 @@ void ExpectLikeReference(const Graph& graph, int64_t count, uint64_t seed, doubl
   draws.ids = problem.ids.data();
   draws.seed = problem.draw_seed;
   draws.epoch = problem.epoch;
+  draws.targets = problem.targets.data();
   const ReferenceResult want =
       RunReference(graph, parameters, {problem.images.begin(), problem.images.end()},
                    problem.labels, kScale, draws);

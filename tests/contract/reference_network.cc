@@ -70,7 +70,7 @@ void Forward(const Graph& graph, const std::vector<Doubles>& parameters, const D
     result.logits.insert(result.logits.end(), z, z + classes);
     int64_t best = 0;
     for (int64_t k = 1; k < classes; ++k) best = z[k] > z[best] ? k : best;
-    result.correct += best == samples.labels[n];
+    result.correct += graph.target_size() == 0 && best == samples.labels[n];
     result.loss_sum += tensors.values.back()[n];
   }
 }
@@ -116,10 +116,12 @@ ReferenceResult RunReference(const Graph& graph, const std::vector<Doubles>& par
 }
 
 ReferenceResult EvaluateByReference(const Graph& graph, const std::vector<Doubles>& parameters,
-                                    const Doubles& images, const std::vector<int32_t>& labels) {
+                                    const Doubles& images, const std::vector<int32_t>& labels,
+                                    const float* targets) {
   SampleInfo samples;
   samples.count = static_cast<int64_t>(labels.size());
   samples.labels = labels.data();
+  samples.targets = targets;
   ReferenceResult result;
   Tensors tensors(graph, samples.count);
   Forward(graph, parameters, images, samples, tensors, result);

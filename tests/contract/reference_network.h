@@ -22,6 +22,7 @@ struct ReferenceResult {
 
 // `images` [n, input shape], `labels` [n], `parameters` as in graph.parameters(). Refuses nothing,
 // since the graph has been checked. `draws`: ids, seed and epoch; without ids they are 0 to n - 1.
+// Also the targets, for a loss that takes numbers, which counts no sample as correct.
 ReferenceResult RunReference(const training::Graph& graph, const std::vector<Doubles>& parameters,
                              const Doubles& images, const std::vector<int32_t>& labels,
                              double loss_scale, const training::SampleInfo& draws = {});
@@ -29,7 +30,8 @@ ReferenceResult RunReference(const training::Graph& graph, const std::vector<Dou
 // Forward and loss as in evaluation: reads running statistics and draws nothing. Has no gradients.
 ReferenceResult EvaluateByReference(const training::Graph& graph,
                                     const std::vector<Doubles>& parameters, const Doubles& images,
-                                    const std::vector<int32_t>& labels);
+                                    const std::vector<int32_t>& labels,
+                                    const float* targets = nullptr);
 
 }  // namespace capstan::testing
 

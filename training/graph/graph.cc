@@ -70,8 +70,9 @@ std::string InputProblem(const GraphNode& node, const OpDef& def, int index, int
     }
   }
   if (def.loss != (index + 1 == count)) {
-    return absl::StrCat(Label(node), ": want one loss (SoftmaxCrossEntropyLoss or ",
-                        "SequenceCrossEntropyLoss), as the last of ", count, " nodes");
+    return absl::StrCat(Label(node), ": want one loss (SoftmaxCrossEntropyLoss, ",
+                        "SequenceCrossEntropyLoss or MeanSquaredErrorLoss), as the last of ", count,
+                        " nodes");
   }
   return "";
 }

@@ -96,8 +96,12 @@ class Graph {
   // The loss node and the value that it reads.
   int loss() const { return node_count() - 1; }
   ValueId logits() const { return nodes_.back().inputs[0]; }
-  // Classes of the loss: the last axis of the logits.
+  // Classes of the loss: the last axis of the logits. Of a loss that takes numbers, its outputs.
   int64_t num_classes() const { return values_[logits()].type.shape.back(); }
+  // Numbers of a sample's target, for a loss that takes numbers; 0: it takes labels.
+  int64_t target_size() const {
+    return defs_.back()->numeric_targets ? values_[logits()].elements : 0;
+  }
   // The element of a sample's logits where those of the answer begin, num_classes() of them: the
   // last position of a sequence, else 0.
   int64_t answer_offset() const { return values_[logits()].elements - num_classes(); }

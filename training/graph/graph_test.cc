@@ -154,7 +154,8 @@ TEST(GraphTest, StructureIsChecked) {
     return ErrorOf(Graph::Build("test", {4}, std::move(nodes)));
   };
   EXPECT_THAT(build({}), HasSubstr("no nodes"));
-  EXPECT_THAT(build({{"a", Relu(), {0}}}), HasSubstr("want one loss (SoftmaxCrossEntropyLoss or"));
+  EXPECT_THAT(build({{"a", Relu(), {0}}}),
+              HasSubstr("want one loss (SoftmaxCrossEntropyLoss, SequenceCross"));
   EXPECT_THAT(build({{"a", loss, {0}}, {"b", loss, {1}}}), HasSubstr("as the last"));
   EXPECT_THAT(build({{"a", Relu(), {0}}, {"a", loss, {1}}}), HasSubstr("a is taken"));
   EXPECT_THAT(build({{"", loss, {0}}}), HasSubstr("empty name"));

@@ -16,6 +16,7 @@
 #include "training/ops/dropout/dropout.h"
 #include "training/ops/flatten/flatten.h"
 #include "training/ops/gemm/gemm.h"
+#include "training/ops/mean_squared_error/mean_squared_error.h"
 #include "training/ops/pool/pool.h"
 #include "training/ops/relu/relu.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
@@ -219,25 +220,58 @@ bool IsChainOperator(absl::string_view op) {
   return std::find(std::begin(kChainOps), std::end(kChainOps), op) != std::end(kChainOps);
 }
 
+namespace {
+
+// Null: no model has this name.
+const Model* FindModel(absl::string_view name) {
+  const Model* const found = std::find_if(std::begin(kModels), std::end(kModels),
+                                          [&](const Model& model) { return model.name == name; });
+  return found == std::end(kModels) ? nullptr : found;
+}
+
+// The model's nodes. `what` names `outputs`, of which there are at least `fewest`.
+absl::StatusOr<std::vector<GraphNode>> NodesOf(absl::string_view name, const char* what,
+                                               int64_t fewest, const ModelOptions& options,
+                                               const Shape& input_shape) {
+  const Model* const model = FindModel(name);
+  if (model == nullptr) {
+    return absl::NotFoundError(absl::StrCat("model ", name, ": not known, want one of ",
+                                            absl::StrJoin(ModelNames(), ", ")));
+  }
+  if (options.num_classes < fewest) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": ", options.num_classes, ", want at least ", fewest));
+  }
+  if (!(options.dropout >= 0 && options.dropout < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dropout: ", options.dropout, ", want at least 0 and below 1"));
+  }
+  const absl::StatusOr<int64_t> elements = ElementCount(input_shape, "input");
+  if (!elements.ok()) return elements.status();
+  return model->nodes(options, input_shape);
+}
+
+}  // namespace
+
 absl::StatusOr<Graph> MakeModel(absl::string_view name, int64_t num_classes,
                                 const Shape& input_shape, double dropout) {
-  for (const Model& model : kModels) {
-    if (model.name != name) continue;
-    if (num_classes < 2) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("num_classes: ", num_classes, ", want at least 2"));
-    }
-    if (!(dropout >= 0 && dropout < 1)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("dropout: ", dropout, ", want at least 0 and below 1"));
-    }
-    const absl::StatusOr<int64_t> elements = ElementCount(input_shape, "input");
-    if (!elements.ok()) return elements.status();
-    const ModelOptions options = {num_classes, dropout};
-    return Graph::Build(std::string(name), input_shape, model.nodes(options, input_shape));
+  absl::StatusOr<std::vector<GraphNode>> nodes =
+      NodesOf(name, "num_classes", /*fewest=*/2, {num_classes, dropout}, input_shape);
+  if (!nodes.ok()) return nodes.status();
+  return Graph::Build(std::string(name), input_shape, *std::move(nodes));
+}
+
+absl::StatusOr<Graph> MakeRegressor(absl::string_view name, int64_t num_outputs,
+                                    const Shape& input_shape, double dropout) {
+  absl::StatusOr<std::vector<GraphNode>> nodes =
+      NodesOf(name, "num_outputs", /*fewest=*/1, {num_outputs, dropout}, input_shape);
+  if (!nodes.ok()) return nodes.status();
+  if (nodes->back().inputs.size() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model ", name, ": its loss reads more than the logits, want another model"));
   }
-  return absl::NotFoundError(
-      absl::StrCat("model ", name, ": not known, want one of ", absl::StrJoin(ModelNames(), ", ")));
+  nodes->back().op = MeanSquaredErrorLoss();
+  return Graph::Build(std::string(name), input_shape, *std::move(nodes));
 }
 
 }  // namespace capstan::training

@@ -94,6 +94,11 @@ bool IsChainOperator(absl::string_view op);
 absl::StatusOr<Graph> MakeModel(absl::string_view name, int64_t num_classes,
                                 const Shape& input_shape, double dropout = 0);
 
+// The same with a MeanSquaredErrorLoss, and `num_outputs` >= 1 numbers in place of the logits.
+// InvalidArgument also: the model's loss reads more than its logits, as that of gpt_nano.
+absl::StatusOr<Graph> MakeRegressor(absl::string_view name, int64_t num_outputs,
+                                    const Shape& input_shape, double dropout = 0);
+
 }  // namespace capstan::training
 
 #endif  // CAPSTAN_TRAINING_GRAPH_MODELS_H_

@@ -12,6 +12,7 @@
 #include "training/ops/flatten/flatten.h"
 #include "training/ops/gemm/gemm.h"
 #include "training/ops/mat_mul/mat_mul.h"
+#include "training/ops/mean_squared_error/mean_squared_error.h"
 #include "training/ops/op_cases.h"
 #include "training/ops/reshape/reshape.h"
 #include "training/ops/sequence_cross_entropy/sequence_cross_entropy.h"
@@ -94,7 +95,9 @@ Graph RandomGraph(uint64_t seed, const RandomGraphOptions& options) {
     add(SequenceCrossEntropyLoss(), {joined + 2, joined + 3}, kAll);
   } else {
     add(Gemm{7}, {joined}, kAll);
-    add(SoftmaxCrossEntropyLoss(), {joined + 1}, kAll);
+    const Operator loss =
+        seed % 8 == 2 ? Operator(MeanSquaredErrorLoss()) : Operator(SoftmaxCrossEntropyLoss());
+    add(loss, {joined + 1}, kAll);
   }
   absl::StatusOr<Graph> graph = Graph::Build("random", input, std::move(nodes));
   CAPSTAN_CHECK(graph.ok());

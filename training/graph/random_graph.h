@@ -18,8 +18,8 @@ struct RandomGraphOptions {
 // Draws operators and attributes from the table's cases, each applied to some of the latest values
 // that it fits. The second factor of a product lies within [-1, 1], and a divisor within [0.5, 2].
 // Values without a reader are joined before the loss, which is that of a sequence for one seed in
-// four. A function of seed and options, the same on
-// every machine.
+// four and takes numbers for one in eight. A function of seed and options, the same on every
+// machine.
 Graph RandomGraph(uint64_t seed, const RandomGraphOptions& options = {});
 
 }  // namespace capstan::training

@@ -105,6 +105,7 @@ struct SampleInfo {
   int64_t count = 0;
   bool training = false;            // false: statistics are read and nothing is random
   const int32_t* labels = nullptr;  // [count], for losses
+  const float* targets = nullptr;   // [count, elements of x[0]], for losses with numeric_targets
   const int64_t* ids = nullptr;     // [count], places in the data set, for random numbers
   uint64_t seed = 0;
   uint32_t epoch = 0;
@@ -161,6 +162,7 @@ struct OpDef {
   bool couples_samples = false;  // the output for a sample depends on the other samples of its lane
   bool random = false;           // draws random numbers in training
   bool loss = false;             // takes labels; y [1] is a sample's loss; the last node of a graph
+  bool numeric_targets = false;  // of a loss: takes targets in place of labels
   Reference<float> reference;
   Reference<double> reference_double;
 };

@@ -308,6 +308,7 @@ TEST_P(OpReferenceTest, SamplesAreIndependentUnlessTheTableSaysOtherwise) {
       ReferenceRun<float> one = MakeRun<float>(GetParam(), 1);
       one.samples.training = training;
       for (size_t i = 0; i < one.x.size(); ++i) one.x[i] = SampleOf(batch.x[i], n);
+      one.targets = SampleOf(batch.targets, n);
       one.dy = SampleOf(batch.dy, n);
       one.ids = {batch.ids[n]};
       one.labels = {batch.labels[n]};

@@ -21,6 +21,7 @@
 #include "training/ops/layer_normalization/layer_normalization.h"
 #include "training/ops/lrn/lrn.h"
 #include "training/ops/mat_mul/mat_mul.h"
+#include "training/ops/mean_squared_error/mean_squared_error.h"
 #include "training/ops/op_cases.h"
 #include "training/ops/pad/pad.h"
 #include "training/ops/parameter/parameter.h"
@@ -187,6 +188,17 @@ TEST(OpValuesTest, LabelSmoothingSharesTheTarget) {
   run.Backward();
   EXPECT_THAT(run.y, Near({0.1 * std::log(8) + 0.1 * std::log(4) + 0.8 * std::log(1.6)}));
   EXPECT_THAT(run.dx[0], Near({0.05, 0.3, -0.35}));
+}
+
+// Errors of 1, -2 and 2 for the first sample, of 0, 0.5 and -1 for the second.
+TEST(OpValuesTest, MeanSquaredErrorIsTheMeanOverTheOutputs) {
+  ReferenceRun<double> run = RunOf(MeanSquaredErrorLoss(), {{3}}, 2, {{1.5, -1, 2, 4, 0.25, -3}});
+  run.targets = {0.5, 1, 0, 4, -0.25, -2};
+  run.dy = {3, 6};
+  run.Forward();
+  run.Backward();
+  EXPECT_THAT(run.y, Near({(1 + 4 + 4) / 3.0, (0 + 0.25 + 1) / 3.0}));
+  EXPECT_THAT(run.dx[0], Near({2, -4, 4, 0, 2, -4}));
 }
 
 // ONNX's test cases sub_example, mul_example and div_example.

@@ -44,6 +44,10 @@ class ReferenceRun {
       labels.push_back(static_cast<int32_t>((3 * n + 1) % (classes ? op.x[0].shape.back() : 1)));
       ids.push_back((int64_t{1} << 33) + 100 - 7 * n);
     }
+    const int64_t numbers = def.numeric_targets ? count * Elements(op.x[0].shape) : 0;
+    for (int64_t i = 0; i < numbers; ++i) {
+      targets.push_back(static_cast<float>(Number(98, static_cast<uint32_t>(i))));
+    }
     for (const ValueType& type : op.x) {
       x.emplace_back(count * Elements(type.shape));
       dx.emplace_back(x.back().size());
@@ -63,15 +67,13 @@ class ReferenceRun {
   }
 
   void Forward() {
-    samples.labels = labels.data();
-    samples.ids = ids.data();
+    SetSamples();
     reference().forward({op, samples, PointersTo<T, const T*>(x),
                          PointersTo<T, const T*>(parameters), y.data(), PointersTo<T, T*>(saved),
                          PointersTo<T, T*>(statistics)});
   }
   void Backward() {
-    samples.labels = labels.data();
-    samples.ids = ids.data();
+    SetSamples();
     reference().backward({op, samples, PointersTo<T, const T*>(x),
                           PointersTo<T, const T*>(parameters), y.data(),
                           PointersTo<T, const T*>(saved), dy.data(), PointersTo<T, T*>(dx),
@@ -95,11 +97,18 @@ class ReferenceRun {
   OpInstance op;
   SampleInfo samples;
   std::vector<int32_t> labels;
+  std::vector<float> targets;
   std::vector<int64_t> ids;
   Tensors<T> x, dx, parameters, dparameters, statistics, saved;
   std::vector<T> y, dy;
 
  private:
+  void SetSamples() {
+    samples.labels = labels.data();
+    samples.targets = targets.data();
+    samples.ids = ids.data();
+  }
+
   void Fill() {
     uint32_t elements = 0, stream = 1;
     for (const std::vector<T>& tensor : x) elements += static_cast<uint32_t>(tensor.size());

@@ -32,6 +32,7 @@
   X(LogSoftmax, Softmax)                    \
   X(MatMul, MatMul)                         \
   X(MaxPool, Pool)                          \
+  X(MeanSquaredErrorLoss, Reference)        \
   X(Mul, Arithmetic)                        \
   X(Pad, Pad)                               \
   X(Parameter, Parameter)                   \

@@ -54,6 +54,7 @@ absl::StatusOr<training::Graph> GraphOf(const std::string& name) {
   if (name == "others") return Others();
   if (name == "attention") return training::AttentionGraph({.tokens = 21, .heads = 3});
   if (name == "arithmetic") return training::ArithmeticGraph();
+  if (name == "regressor") return training::MakeRegressor("mlp", 3, {1, 28, 28});
   return training::MakeModel(name, 10, {1, 28, 28});
 }
 
@@ -74,6 +75,7 @@ struct Lanes {
       labels.push_back(static_cast<int32_t>(random() % 10));
       ids.push_back((int64_t{1} << 40) + i);
     }
+    for (int64_t i = 0; i < whole * graph.target_size(); ++i) targets.push_back(normal(random));
     int64_t first = 0;
     for (const int64_t count : counts) {
       SampleBatch batch;
@@ -81,6 +83,7 @@ struct Lanes {
       if (count > 0) {
         batch.images = images.data() + first * graph.value_elements(0);
         batch.labels = labels.data() + first;
+        batch.targets = targets.data() + first * graph.target_size();
         batch.ids = ids.data() + first;
       }
       batch.seed = 5;
@@ -92,6 +95,7 @@ struct Lanes {
   }
   std::vector<float> images;
   std::vector<int32_t> labels;
+  std::vector<float> targets;  // of a loss that takes numbers
   std::vector<int64_t> ids;
   std::vector<SampleBatch> batches;
   double scale = 1;
@@ -183,7 +187,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"lenet", {33, 1, 0, 17, 16}}, Case{"lenet", {0, 5, 4}},
                       Case{"lenet", {40}}, Case{"lenet_d2l", {9, 10, 10, 10, 9, 10, 10, 10}},
                       Case{"lenet_d2l", {20, 0, 0, 35, 2, 1}}, Case{"mlp", {7, 18, 1, 16}},
-                      Case{"attention", {17, 3, 0, 16}}, Case{"arithmetic", {0, 18, 33, 1, 16}},
+                      Case{"regressor", {7, 18, 0, 16}}, Case{"attention", {17, 3, 0, 16}},
+                      Case{"arithmetic", {0, 18, 33, 1, 16}},
                       Case{"others", {16, 15, 17, 0, 0, 0, 0, 3, 40}}),
     [](const auto& info) {
       std::string name = info.param.name;

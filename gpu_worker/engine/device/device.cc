@@ -10,6 +10,22 @@ constexpr int64_t kMostIds = int64_t{1} << 48;  // limit of the counters of rand
 
 }  // namespace
 
+absl::Status Plan::CheckLabels(const SampleBatch& batch, int64_t classes, int64_t target_size) {
+  if (target_size > 0) {
+    if (batch.targets != nullptr) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("batch.targets: none, want ", target_size,
+                                                   " numbers for each of ", batch.count,
+                                                   " samples"));
+  }
+  for (int64_t i = 0; i < batch.count; ++i) {
+    if (batch.labels[i] < 0 || batch.labels[i] >= classes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("label of sample ", i, ": ", batch.labels[i], ", want 0 to ", classes - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Plan::CheckIds(const SampleBatch& batch, const std::string& graph) {
   if (batch.ids == nullptr) {
     return absl::InvalidArgumentError(

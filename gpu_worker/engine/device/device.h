@@ -49,6 +49,8 @@ struct SampleBatch {
   const int64_t* ids = nullptr;  // [count], places in the data set of the job, each of [0, 2^48)
   uint64_t seed = 0;             // of the job
   uint32_t epoch = 0;
+  // [count, Graph::target_size()], for a graph whose loss takes numbers. Then labels are not read.
+  const float* targets = nullptr;
   // Like images with one byte per number, for a plan that takes bytes. If set, images are not read.
   // A byte b stands for byte_values[t][b]. The tables t share the input's elements evenly, in their
   // order: one table for all, or one for each channel.
@@ -60,9 +62,9 @@ struct SampleBatch {
 // Sums over the samples of a lane.
 struct LaneResult {
   int64_t samples = 0;
-  double loss_sum = 0;  // cross-entropy in nats, neither scaled nor averaged
+  double loss_sum = 0;  // of the samples, a cross-entropy in nats; neither scaled nor averaged
   // Samples whose largest logit is that of the label. The first of equal logits counts. A row with
-  // a NaN is never correct.
+  // a NaN is never correct. 0 where targets are numbers.
   int64_t correct = 0;
   // Part of the time of ComputeLane for the forward pass and the loss, 0 to 1; -1: the device does
   // not know. Not part of the result.
@@ -145,9 +147,9 @@ class Plan {
   // zeros between the tensors: the gradient of loss_scale * loss_sum. `loss_scale` is 1 / (true
   // samples of the whole step), over all lanes (rule R2), times the dynamic scale if there is one.
   // FailedPrecondition: LoadWeights was not called. InvalidArgument: bytes that the plan does not
-  // take, tables that do not fit the input, a count out of range, a label outside [0, classes), or,
-  // if the graph draws random numbers, missing ids or one out of range (the message gives its
-  // place). `gradient` is then unchanged.
+  // take, tables that do not fit the input, a count out of range, a label outside [0, classes),
+  // missing targets where the loss takes numbers, or, if the graph draws random numbers, missing
+  // ids or one out of range (the message gives its place). `gradient` is then unchanged.
   virtual absl::StatusOr<LaneResult> ComputeLane(const SampleBatch& batch, double loss_scale,
                                                  float* gradient) = 0;
 
@@ -188,6 +190,8 @@ class Plan {
   Plan() = default;
   static absl::Status CheckLanes(absl::Span<const SampleBatch> lanes,
                                  absl::Span<const LaneResult> results, int64_t max_lanes);
+  // Labels in [0, classes), or targets where `target_size`, Graph::target_size(), is above 0.
+  static absl::Status CheckLabels(const SampleBatch& batch, int64_t classes, int64_t target_size);
   // For a graph that draws: checks that the batch's ids exist and are in range.
   static absl::Status CheckIds(const SampleBatch& batch, const std::string& graph);
 };

@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define CAPSTAN_PLUGIN_ABI 9
+#define CAPSTAN_PLUGIN_ABI 10
 #define CAPSTAN_PLUGIN_FACTORY "capstan_plugin"
 
 typedef struct capstan_error {
@@ -121,6 +121,8 @@ typedef struct capstan_batch {
   const int64_t* ids; /* [count], places in the data set; null if nothing is drawn */
   uint64_t seed;
   uint32_t epoch;
+  const float* targets; /* [count, target_size], of a loss that takes numbers; else null */
+  int64_t target_size;  /* numbers of a sample's target; 0: the loss takes labels */
 } capstan_batch;
 
 typedef struct capstan_result {

@@ -20,10 +20,12 @@ absl::Status PluginStatus(int32_t code, const std::string& who, const capstan_er
   return absl::Status(status_code, absl::StrCat(who, ": ", text));
 }
 
-capstan_batch PluginBatch(const SampleBatch& batch) {
+capstan_batch PluginBatch(const SampleBatch& batch, int64_t target_size) {
   capstan_batch flat = {};
   flat.images = batch.images;
   flat.labels = batch.labels;
+  flat.targets = batch.targets;
+  flat.target_size = target_size;
   flat.count = batch.count;
   flat.image_type = CAPSTAN_IMAGE_FLOAT32;
   if (batch.kept != nullptr) {
@@ -54,6 +56,7 @@ class DevicePlan : public PluginPlan {
         who_(absl::StrCat("device ", device)),
         max_batch_(max_batch),
         classes_(graph.num_classes()),
+        target_size_(graph.target_size()),
         total_floats_(layout.total_floats()),
         graph_name_(graph.name()),
         draws_(Draws(graph)) {
@@ -80,7 +83,7 @@ class DevicePlan : public PluginPlan {
                                          float* gradient) override {
     const absl::Status checked = CheckBatch(batch, Use::kTraining);
     if (!checked.ok()) return checked;
-    const capstan_batch flat = PluginBatch(batch);
+    const capstan_batch flat = PluginBatch(batch, target_size_);
     capstan_result result = {};
     capstan_error error = {};
     const int32_t code = table_.compute_lane(plan_, &flat, loss_scale, gradient, &result, &error);
@@ -90,7 +93,7 @@ class DevicePlan : public PluginPlan {
   absl::StatusOr<LaneResult> Evaluate(const SampleBatch& batch) override {
     const absl::Status checked = CheckBatch(batch, Use::kEvaluation);
     if (!checked.ok()) return checked;
-    const capstan_batch flat = PluginBatch(batch);
+    const capstan_batch flat = PluginBatch(batch, target_size_);
     capstan_result result = {};
     capstan_error error = {};
     const int32_t code = table_.evaluate(plan_, &flat, &result, &error);
@@ -100,8 +103,9 @@ class DevicePlan : public PluginPlan {
   absl::Status Predict(const SampleBatch& batch, float* logits) override {
     const absl::Status checked = CheckBatch(batch, Use::kPrediction);
     if (!checked.ok()) return checked;
-    capstan_batch flat = PluginBatch(batch);
+    capstan_batch flat = PluginBatch(batch, target_size_);
     flat.labels = nullptr;
+    flat.targets = nullptr;
     capstan_error error = {};
     return PluginStatus(table_.predict(plan_, &flat, logits, &error), who_, error);
   }
@@ -129,6 +133,7 @@ class DevicePlan : public PluginPlan {
   capstan_plan* handle() const override { return plan_; }
   int index() const override { return index_; }
   int64_t total_floats() const override { return total_floats_; }
+  int64_t target_size() const override { return target_size_; }
   absl::Status CheckSamples(const SampleBatch& batch, Use use) const override {
     if (batch.count < 1 || batch.count > max_batch_) {
       return absl::InvalidArgumentError(
@@ -149,12 +154,8 @@ class DevicePlan : public PluginPlan {
       }
     }
     if (use == Use::kPrediction) return absl::OkStatus();
-    for (int64_t i = 0; i < batch.count; ++i) {
-      if (batch.labels[i] < 0 || batch.labels[i] >= classes_) {
-        return absl::InvalidArgumentError(absl::StrCat("label of sample ", i, ": ", batch.labels[i],
-                                                       ", want 0 to ", classes_ - 1));
-      }
-    }
+    absl::Status status = CheckLabels(batch, classes_, target_size_);
+    if (!status.ok()) return status;
     return use == Use::kTraining && draws_ ? CheckIds(batch, graph_name_) : absl::OkStatus();
   }
 
@@ -207,6 +208,7 @@ class DevicePlan : public PluginPlan {
   const std::string who_;
   const int64_t max_batch_;
   const int64_t classes_;
+  const int64_t target_size_;
   const int64_t total_floats_;
   const std::string graph_name_;
   const bool draws_;  // draws random numbers in training

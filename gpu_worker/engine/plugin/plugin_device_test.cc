@@ -170,7 +170,7 @@ TEST_F(PluginDeviceTest, ABatchCarriesWhatDrawsAreCountedBy) {
   batch.ids = ids.data();
   batch.seed = ~uint64_t{0};
   batch.epoch = 9;
-  const capstan_batch flat = PluginBatch(batch);
+  const capstan_batch flat = PluginBatch(batch, /*target_size=*/0);
   EXPECT_EQ(flat.ids, ids.data());
   EXPECT_EQ(flat.seed, ~uint64_t{0});
   EXPECT_EQ(flat.epoch, 9u);

@@ -158,7 +158,10 @@ class PluginGroup : public PlanGroup {
     }
     std::vector<capstan_batch> batches(plan->rounds.size() * plans_.size());
     std::vector<capstan_result> results(batches.size());
-    for (size_t i = 0; i < lanes.size(); ++i) batches[place[i]] = PluginBatch(lanes[i].batch);
+    const int64_t target_size = plans_[0]->target_size();
+    for (size_t i = 0; i < lanes.size(); ++i) {
+      batches[place[i]] = PluginBatch(lanes[i].batch, target_size);
+    }
     std::vector<capstan_fold_op> ops;
     for (const FoldOp& op : plan->ops) {
       ops.push_back(

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/engine/cpu/arena.h"
+#include "gpu_worker/engine/cpu/blocked/squared_error.h"
 #include "training/math/portable_math.h"
 #include "training/ops/sequence_cross_entropy/sequence_cross_entropy.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
@@ -47,6 +48,7 @@ GraphPlan::GraphPlan(const Graph& graph, int64_t total_floats, const PlanOptions
       max_lanes_(options.max_lanes),
       max_blocks_(max_lanes_ * CeilDivide(max_lane_, kSideBySide)),
       positions_(graph.value_elements(graph.logits()) / graph.num_classes()),
+      target_size_(graph.target_size()),
       label_smoothing_(LabelSmoothing(graph)),
       math_(math) {
   for (int i = 0; i < graph.node_count(); ++i) random_ = random_ || graph.def(i).random;
@@ -182,6 +184,7 @@ absl::Status GraphPlan::Build(const std::vector<int64_t>& offsets, const PlanOpt
   lanes_.reserve(max_lanes_);
   images_of_.resize(max_blocks_);
   labels_.resize(max_blocks_ * kSideBySide);
+  targets_.resize(max_blocks_ * kSideBySide * target_size_);
   if (random_) ids_.resize(max_blocks_ * kSideBySide);
   const auto by_block = [](const BatchRun& run) { return run.blocks; };
   images_ = {0, by_block, [this](const BatchRun&, int64_t block, char*) {
@@ -297,15 +300,7 @@ absl::Status GraphPlan::CheckBatch(const SampleBatch& batch, bool labels, int64_
         "batch.byte_tables: ", batch.byte_values == nullptr ? 0 : batch.byte_tables,
         " tables of bytes, want some that share ", graph_.value_elements(0), " elements evenly"));
   }
-  if (!labels) return absl::OkStatus();
-  const int64_t classes = graph_.num_classes();
-  for (int64_t i = 0; i < batch.count; ++i) {
-    if (batch.labels[i] < 0 || batch.labels[i] >= classes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("label of sample ", i, ": ", batch.labels[i], ", want 0 to ", classes - 1));
-    }
-  }
-  return absl::OkStatus();
+  return labels ? CheckLabels(batch, graph_.num_classes(), target_size_) : absl::OkStatus();
 }
 
 void GraphPlan::RunPhases(absl::Span<const Phase> phases) {
@@ -378,6 +373,9 @@ void GraphPlan::SetBatch(absl::Span<const SampleBatch> lanes, bool training) {
     }
     const int64_t place = at.first * kSideBySide;
     if (lane.labels != nullptr) std::copy_n(lane.labels, lane.count, labels_.data() + place);
+    if (target_size_ > 0 && lane.targets != nullptr) {
+      std::copy_n(lane.targets, lane.count * target_size_, targets_.data() + place * target_size_);
+    }
     if (random_ && training) std::copy_n(lane.ids, lane.count, ids_.data() + place);
     run_.blocks += at.count;
     run_.samples.count += lane.count;
@@ -402,19 +400,40 @@ void GraphPlan::Forward() {
   }
 }
 
-void GraphPlan::RunLoss(int64_t block) {
+const float* GraphPlan::LogitsOf(int64_t block) const {
   const int64_t elements = graph_.value_elements(graph_.logits());
-  const int gradient_buffer = program_.gradients[graph_.logits()];
+  return buffers_[program_.values[graph_.logits()]] + block * elements * kSideBySide;
+}
+
+float* GraphPlan::GradientOf(int64_t block) const {
+  const int buffer = program_.gradients[graph_.logits()];
+  if (run_.gradient == nullptr || buffer < 0) return nullptr;
+  return buffers_[buffer] + block * graph_.value_elements(graph_.logits()) * kSideBySide;
+}
+
+void GraphPlan::RunSquaredError(int64_t block) {
+  SquaredErrorCall call;
+  call.outputs = target_size_;
+  call.there = run_.InBlock(block);
+  call.outcome = LogitsOf(block);
+  call.targets = targets_.data() + block * kSideBySide * target_size_;
+  call.scale = run_.loss_scale;
+  call.gradient = GradientOf(block);
+  sums_[block] = {SquaredErrors(call), /*correct=*/0};
+}
+
+void GraphPlan::RunLoss(int64_t block) {
+  if (target_size_ > 0) return RunSquaredError(block);
   LossAtPosition at;
   at.classes = graph_.num_classes();
   at.there = run_.InBlock(block);
-  const bool wanted = run_.gradient != nullptr && gradient_buffer >= 0;
+  float* const gradient = GradientOf(block);
   double losses[kSideBySide] = {};
   LossSums sums;
   for (int64_t t = 0; t < positions_; ++t) {
-    const int64_t first = (block * elements + t * at.classes) * kSideBySide;
-    at.logits = buffers_[program_.values[graph_.logits()]] + first;
-    at.gradient = wanted ? buffers_[gradient_buffer] + first : nullptr;
+    const int64_t first = t * at.classes * kSideBySide;
+    at.logits = LogitsOf(block) + first;
+    at.gradient = gradient != nullptr ? gradient + first : nullptr;
     SetTargets(block, t, at);
     RunLossAt(at, losses, sums);
   }
@@ -497,6 +516,7 @@ void GraphPlan::ForwardInParts(const SampleBatch& batch, Visit visit) {
     SampleBatch part = batch;
     SkipElements(first * graph_.value_elements(0), part);
     if (part.labels != nullptr) part.labels += first;
+    if (part.targets != nullptr) part.targets += first * target_size_;
     part.count = std::min(most, batch.count - first);
     SetBatch({&part, 1}, /*training=*/false);
     Forward();

@@ -79,6 +79,10 @@ class GraphPlan : public Plan {
   void RunShares(int worker);
   // Computes one block of the loss: its sums, and in training the gradient by the logits.
   void RunLoss(int64_t block);
+  void RunSquaredError(int64_t block);
+  // The place of a block's first logit, or of its gradient. Null: it is not wanted.
+  const float* LogitsOf(int64_t block) const;
+  float* GradientOf(int64_t block) const;
   // Where kernels are timed: sets `part` of a kernel to the time since the last lap.
   void Lap(size_t kernel, double KernelTime::*part);
   void SetTargets(int64_t block, int64_t position, LossAtPosition& at) const;
@@ -93,8 +97,9 @@ class GraphPlan : public Plan {
   const int64_t max_batch_;
   const int64_t max_lane_;
   const int64_t max_lanes_;
-  const int64_t max_blocks_;  // that there is memory for
-  const int64_t positions_;   // of the logits
+  const int64_t max_blocks_;   // that there is memory for
+  const int64_t positions_;    // of the logits
+  const int64_t target_size_;  // Graph::target_size
   const double label_smoothing_;
   bool random_ = false;  // some operator draws random numbers
   const BlockedMath& math_;
@@ -118,6 +123,7 @@ class GraphPlan : public Plan {
   std::vector<LaneBlocks> lanes_;
   std::vector<SampleBatch> images_of_;  // by block; begins at the image of its first sample
   std::vector<int32_t> labels_;         // by block and sample, like ids_
+  std::vector<float> targets_;          // likewise, target_size_ for each sample
   std::vector<int64_t> ids_;
   std::vector<LossSums> sums_;  // by block
   // Every thread begins with its own share, the same in all phases with equally many pieces,

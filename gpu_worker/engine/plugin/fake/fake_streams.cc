@@ -144,15 +144,20 @@ class FakeStreams : public GroupStreams {
     const auto* const images = static_cast<const char*>(batch.images);
     std::vector<char> pixels(images, images + bytes);
     std::vector<int32_t> labels(batch.labels, batch.labels + batch.count);
+    std::vector<float> targets;
+    if (batch.targets != nullptr) {
+      targets.assign(batch.targets, batch.targets + batch.count * batch.target_size);
+    }
     std::vector<int64_t> ids;
     if (batch.ids != nullptr) ids.assign(batch.ids, batch.ids + batch.count);
     if (absl::Status s = hooks.before_compute(); !s.ok()) return s;
     Push(device, DeviceStream::kCompute,
          [this, device, batch, loss_scale, pixels = std::move(pixels), labels = std::move(labels),
-          ids = std::move(ids)] {
+          targets = std::move(targets), ids = std::move(ids)] {
            capstan_batch own = batch;
            own.images = pixels.data();
            own.labels = labels.data();
+           own.targets = targets.data();
            own.ids = ids.empty() ? nullptr : ids.data();
            Memory& memory = *memory_[device];
            absl::Status status =

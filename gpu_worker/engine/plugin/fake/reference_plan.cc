@@ -87,6 +87,7 @@ class ReferencePlan : public FakePlanBase {
     samples.count = batch.count;
     samples.training = gradient != nullptr;
     samples.labels = batch.labels;
+    samples.targets = batch.targets;
     samples.ids = batch.ids;
     samples.seed = batch.seed;
     samples.epoch = batch.epoch;
@@ -179,6 +180,7 @@ class ReferencePlan : public FakePlanBase {
     const int64_t classes = graph_.num_classes();
     for (int64_t n = 0; n < batch.count; ++n) {
       sums.loss_sum += values_.back()[n];
+      if (graph_.target_size() > 0) continue;
       const T* const row = Answer(n);
       const bool nan = std::any_of(row, row + classes, [](T z) { return std::isnan(z); });
       sums.correct += !nan && std::max_element(row, row + classes) - row == batch.labels[n];
