@@ -14,6 +14,11 @@ namespace capstan::data {
 absl::Status ReadLane(const Dataset& dataset, int64_t epoch, bool bytes, LaneBatch& lane) {
   const size_t size = lane.indices.size() * dataset.info().image_size();
   lane.labels.resize(lane.indices.size());
+  lane.targets.resize(lane.indices.size() * dataset.info().target_size);
+  if (!lane.targets.empty()) {
+    absl::Status status = dataset.ReadTargets(lane.indices, lane.targets.data());
+    if (!status.ok()) return status;
+  }
   if (bytes) {
     lane.bytes.resize(size);
     return dataset.ReadBytes(lane.indices, epoch, lane.bytes.data(), lane.labels.data());

@@ -29,10 +29,11 @@ struct LaneBatch {
   std::vector<float> images;     // [indices.size(), channels, height, width], or
   std::vector<uint8_t> bytes;    // these; Dataset::byte_values says what they stand for
   std::vector<int32_t> labels;   // [indices.size()]
+  std::vector<float> targets;    // [indices.size(), DatasetInfo::target_size]
 };
 
 // Reads the samples of lane.indices, as floats or as bytes, which the data set must support.
-// Returns the errors of Dataset::Read.
+// Returns the errors of Dataset::Read and ReadTargets.
 absl::Status ReadLane(const Dataset& dataset, int64_t epoch, bool bytes, LaneBatch& lane);
 
 struct StepBatch {

@@ -195,10 +195,21 @@ class CsvReader {
     return absl::OkStatus();
   }
 
+  absl::Status TakeTarget(int64_t column, absl::string_view field) {
+    float target = 0;
+    if (const char* const wrong = ParseFloat(field, target)) {
+      return WrongField(column, absl::StrCat("has the target ", Excerpt(field), ", which ", wrong));
+    }
+    if (options_.keep) table_.targets.push_back(target);
+    return absl::OkStatus();
+  }
+
   absl::Status TakeLabel(int64_t column, absl::string_view field) {
+    if (options_.numbers) return TakeTarget(column, field);
     int64_t label = 0;
     if (const char* const wrong = ParseWhole(field, label)) {
-      return WrongField(column, absl::StrCat("has the label ", Excerpt(field), ", which ", wrong));
+      return WrongField(column, absl::StrCat("has the label ", Excerpt(field), ", which ", wrong,
+                                             NumbersHint(/*numbers=*/false, field)));
     }
     if (label < 0 || label >= options_.num_classes) {
       return InvalidSpec(absl::StrCat(lines_.Place(), ": column ", column, " has the label ", label,

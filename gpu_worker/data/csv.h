@@ -1,6 +1,7 @@
 // Tables as text: numbers separated by commas, one sample a line.
 //
-// One column has the class, a whole number from 0. All others are float32 features, in their order.
+// One column has the class, a whole number from 0, or with `numbers` the sample's target, any
+// number, which becomes a float32. All others are float32 features, in their order.
 // The first line is a header if one of its fields is neither empty nor a number. A field may stand
 // in double quotes and between blanks. Lines end in LF or CR LF; blank lines may follow the last
 // sample. Errors name the file, the line (from 1) and the column (from 0), and carry a reason
@@ -24,7 +25,8 @@ namespace capstan::data {
 struct CsvOptions {
   std::string label_column = "0";  // an index from 0, -1 for the last one, or a name of the header
   int64_t num_classes = 10;
-  bool keep = true;  // false: the features are checked but not kept
+  bool numbers = false;  // targets are numbers; num_classes is not read
+  bool keep = true;      // false: the features are checked but not kept
   // Of features and labels (4 bytes each), whether they are kept or not.
   int64_t memory_limit_bytes = int64_t{4} << 30;
 };
@@ -34,7 +36,8 @@ struct CsvTable {
   std::string label_name;          // likewise
   int64_t count = 0;               // samples
   int64_t features = 0;            // 1 .. kMaxSampleFeatures (sample_limits.h)
-  std::vector<int32_t> labels;     // [count]
+  std::vector<int32_t> labels;     // [count], or nothing if targets are numbers
+  std::vector<float> targets;      // likewise the reverse
   FloatRows rows;                  // [count, features], or nothing
 };
 

@@ -49,6 +49,47 @@ void ExpectCsv(const std::string& text, const std::string& reason, const std::st
   }
 }
 
+TEST(CsvTest, ATargetMayBeAnyNumber) {
+  const CsvOptions options = {.label_column = "price", .numbers = true};
+  const auto table = Csv("a,price,b\n1,-0.5,2\n3,1e3,4\n5,7,6\n", options);
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(table->targets, ElementsAre(-0.5f, 1000, 7));
+  EXPECT_THAT(table->labels, IsEmpty());
+  EXPECT_THAT(RowsOf(*table), ElementsAre(1, 2, 3, 4, 5, 6));
+  for (const char* const wrong : {"nan", "1e39", "x"}) {
+    ExpectCsv(absl::StrCat("a,price\n1,", wrong, "\n"), "DataMissing",
+              absl::StrCat("line 2: column 1 has the target '", wrong, "', which "), options);
+  }
+  ExpectCsv("0.5,2\n", "DataMissing",
+            "line 1: column 0 has the label '0.5', which is no whole number; 'training.loss' "
+            "mean_squared_error takes any number");
+}
+
+TEST(CsvTest, ASetHasTargets) {
+  const TempFolder folder;
+  folder.Write("train.csv", "0.5,1,2\n-3,4,5\n");
+  folder.Write("test.csv", "7,8,9\n");
+  DatasetOptions options;
+  options.format = Format::kCsv;
+  options.path_or_uri = folder.path();
+  options.target_size = 1;
+  const auto set = OpenDataset(options, Split::kTrain);
+  ASSERT_TRUE(set.ok()) << set.status();
+  float images[4], targets[2];
+  int32_t labels[2];
+  ASSERT_TRUE((*set)->Read({1, 0}, 0, images, labels).ok());
+  ASSERT_TRUE((*set)->ReadTargets({1, 0}, targets).ok());
+  EXPECT_THAT(images, ElementsAre(4, 5, 1, 2));
+  EXPECT_THAT(targets, ElementsAre(-3, 0.5f));
+  EXPECT_THAT(labels, ElementsAre(0, 0));
+  EXPECT_EQ(ProbeDataset(options)->test.target_size, 1);
+  options.target_size = 2;
+  EXPECT_THAT(std::string(ProbeDataset(options).status().message()),
+              HasSubstr("model.num_outputs is 2, want 1 to 1"));
+  options.format = Format::kIdx;
+  EXPECT_THAT(std::string(ProbeDataset(options).status().message()), HasSubstr("has classes"));
+}
+
 TEST(CsvTest, ReadsNumbersInTheirOrder) {
   for (const char* text :
        {"1,0.5,-2\n0,1e3,+4\n", "1,0.5,-2\r\n0,1e3,+4\r\n", "1,0.5,-2\n0,1e3,+4",

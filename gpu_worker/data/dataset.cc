@@ -65,6 +65,10 @@ class TransformedDataset final : public Dataset {
     return ReadEach<uint8_t>(indices, epoch, images, labels, &Dataset::ReadBytes);
   }
 
+  absl::Status ReadTargets(absl::Span<const int64_t> indices, float* targets) const override {
+    return source_->ReadTargets(indices, targets);
+  }
+
  private:
   // T is float or uint8_t, as `read` writes it.
   template <typename T>
@@ -260,9 +264,19 @@ absl::Status CheckShapeAndFiles(const DatasetOptions& options) {
   return CheckFileNames(options);
 }
 
+absl::Status CheckTargetSize(const DatasetOptions& options) {
+  if (options.target_size == 0) return absl::OkStatus();
+  if (options.format != Format::kNpz && !IsTable(options.format)) {
+    return InvalidSpec("this data format has classes, want npz, csv or libsvm for numbers");
+  }
+  return CheckRange("model.num_outputs", options.target_size, 1,
+                    IsTable(options.format) ? 1 : kMaxTargetSize);
+}
+
 absl::Status CheckOptions(const DatasetOptions& options) {
   absl::Status status =
       CheckRange("num_classes", options.num_classes, 1, std::numeric_limits<int32_t>::max());
+  if (status.ok()) status = CheckTargetSize(options);
   if (!status.ok()) return status;
   if (options.format == Format::kCifar10Bin && options.num_classes < kCifarClasses) {
     return InvalidSpec(
@@ -350,6 +364,10 @@ std::optional<Format> FormatNamed(absl::string_view name) {
 
 absl::Status Dataset::ReadBytes(absl::Span<const int64_t>, int64_t, uint8_t*, int32_t*) const {
   return absl::FailedPreconditionError("the images of this data set are not bytes");
+}
+
+absl::Status Dataset::ReadTargets(absl::Span<const int64_t>, float*) const {
+  return absl::FailedPreconditionError("the targets of this data set are classes");
 }
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const DatasetOptions& options, Split split) {

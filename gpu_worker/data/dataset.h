@@ -1,5 +1,5 @@
 // A data set: images by index, as bytes or as the floats that they stand for. The job may have them
-// transformed (transform.h).
+// transformed (transform.h). The target of a sample is a class, its label, or some numbers.
 //
 // `idx` reads a folder with the four standard file names. `cifar10_bin` reads one with
 // data_batch_1.bin to data_batch_5.bin and test_batch.bin (cifar.h). Each file may be plain, .gz or
@@ -62,8 +62,11 @@ struct DatasetOptions {
   std::vector<std::string> roots;  // the folder must lie in one; empty: anywhere
   // 1 .. 2^31 - 1; each label is below it. The classes of kText are the characters that it has.
   int64_t num_classes = 10;
+  // kNpz, kCsv and kLibsvm: numbers of a sample's target, 1 .. kMaxTargetSize; of the last two 1. 0:
+  // the target is a class. Otherwise num_classes is not read, and all labels are 0.
+  int64_t target_size = 0;
   // Limits of one split, counting a byte per pixel and label; for kNpz, kCsv and kLibsvm 4 bytes
-  // per label and float. Beyond hold_bytes, images of plain files are read when they are needed. A
+  // per label, target and float. Beyond hold_bytes, images of plain files are read when they are needed. A
   // set that must be held beyond memory_limit_bytes is refused.
   int64_t hold_bytes = int64_t{256} << 20;
   int64_t memory_limit_bytes = int64_t{4} << 30;
@@ -87,14 +90,16 @@ struct DatasetOptions {
 
 constexpr int64_t kMaxSyntheticSamples = 1'000'000'000;
 constexpr double kMaxTestFraction = 0.9;
+constexpr int64_t kMaxTargetSize = 1'000'000;
 
 struct DatasetInfo {
   int64_t count = 0;  // images of this split
   int64_t channels = 0;
   int64_t height = 0;
   int64_t width = 0;
-  int64_t num_classes = 0;
-  int32_t batches = 0;  // kCifar10Bin, training: files present, of kCifarBatches; else 0
+  int64_t num_classes = 0;  // 0 where targets are numbers
+  int32_t batches = 0;      // kCifar10Bin, training: files present, of kCifarBatches; else 0
+  int64_t target_size = 0;  // DatasetOptions::target_size
 
   int64_t image_size() const { return channels * height * width; }  // floats of one image
 };
@@ -122,6 +127,10 @@ class Dataset {
   // As Read. FailedPrecondition: byte_values() is empty.
   virtual absl::Status ReadBytes(absl::Span<const int64_t> indices, int64_t epoch, uint8_t* images,
                                  int32_t* labels) const;
+
+  // Writes the targets of samples, [indices.size(), info().target_size], all finite. They do not
+  // depend on an epoch. InvalidArgument as Read. FailedPrecondition: the targets are classes.
+  virtual absl::Status ReadTargets(absl::Span<const int64_t> indices, float* targets) const;
 };
 
 // Opens one split and reads everything that is held. (Synthetic images are drawn when they are

@@ -36,11 +36,18 @@ class Words {
   size_t begin_ = 0, end_ = 0;
 };
 
-// Reads all lines. `sample(label)` is called at the start of each sample and returns where its
+// The label of a sample: a whole number, or where targets are numbers any number.
+struct Answer {
+  int64_t label = 0;
+  float target = 0;
+};
+
+// Reads all lines. `sample(answer)` is called at the start of each sample and returns where its
 // features go, a null pointer for nowhere; `feature(index)` checks an index.
 class LibsvmReader {
  public:
-  explicit LibsvmReader(ByteSource& source) : source_(source), lines_(source) {}
+  LibsvmReader(ByteSource& source, bool numbers)
+      : source_(source), numbers_(numbers), lines_(source) {}
 
   template <typename Sample, typename Feature>
   absl::Status Read(Sample sample, Feature feature) {
@@ -74,11 +81,13 @@ class LibsvmReader {
 
   template <typename Sample, typename Feature>
   absl::Status TakeSample(Words& words, absl::string_view word, Sample sample, Feature feature) {
-    int64_t label = 0;
-    if (const char* const wrong = ParseWhole(word, label)) {
-      return WrongWord(words, absl::StrCat("label ", Excerpt(word), " ", wrong));
+    Answer answer;
+    if (const char* const wrong =
+            numbers_ ? ParseFloat(word, answer.target) : ParseWhole(word, answer.label)) {
+      return WrongWord(
+          words, absl::StrCat("label ", Excerpt(word), " ", wrong, NumbersHint(numbers_, word)));
     }
-    absl::StatusOr<float*> row = sample(label);
+    absl::StatusOr<float*> row = sample(answer);
     if (!row.ok()) return row.status();
     int64_t last = 0;
     while (words.Next(word)) {
@@ -113,6 +122,7 @@ class LibsvmReader {
   }
 
   ByteSource& source_;
+  const bool numbers_;
   TextLines lines_;
 };
 
@@ -127,6 +137,7 @@ int64_t ClassOf(LibsvmRule rule, int64_t label) {
     case LibsvmRule::kFromZero:
       return label;
     case LibsvmRule::kFromOne:
+    case LibsvmRule::kNumbers:
       break;
   }
   return label - 1;
@@ -135,15 +146,18 @@ int64_t ClassOf(LibsvmRule rule, int64_t label) {
 }  // namespace
 
 absl::StatusOr<LibsvmScan> ScanLibsvm(ByteSource& source, int64_t max_features,
-                                      int64_t memory_limit_bytes) {
+                                      int64_t memory_limit_bytes, bool numbers) {
   LibsvmScan scan;
-  LibsvmReader reader(source);
-  const auto sample = [&](int64_t label) -> absl::StatusOr<float*> {
+  LibsvmReader reader(source, numbers);
+  const auto take_label = [&](int64_t label) {
     if (scan.count == 0 || label < scan.lowest.label) scan.lowest = {label, reader.lines().Place()};
     if (scan.count == 0 || label > scan.highest.label) {
       scan.highest = {label, reader.lines().Place()};
     }
     scan.has_zero = scan.has_zero || label == 0;
+  };
+  const auto sample = [&](const Answer& answer) -> absl::StatusOr<float*> {
+    if (!numbers) take_label(answer.label);
     ++scan.count;
     // A sample has one feature or more, and a label.
     if (scan.count > memory_limit_bytes / 8) {
@@ -202,17 +216,28 @@ absl::StatusOr<LibsvmTable> FillLibsvm(ByteSource& source, const LibsvmScan& sca
                                        int64_t features) {
   LibsvmTable table;
   table.rows = FloatRows(features);
-  table.labels.reserve(static_cast<size_t>(scan.count));
-  LibsvmReader reader(source);
+  const bool numbers = rule == LibsvmRule::kNumbers;
+  if (numbers) {
+    table.targets.reserve(static_cast<size_t>(scan.count));
+  } else {
+    table.labels.reserve(static_cast<size_t>(scan.count));
+  }
+  LibsvmReader reader(source, numbers);
   const auto changed = [&reader] {
     return reader.lines().Wrong("has changed since it was checked");
   };
-  const auto sample = [&](int64_t label) -> absl::StatusOr<float*> {
-    if (table.rows.count() == scan.count || label < scan.lowest.label ||
-        label > scan.highest.label || (label == 0 && !scan.has_zero)) {
-      return changed();
+  const auto is_known = [&scan](int64_t label) {
+    return label >= scan.lowest.label && label <= scan.highest.label &&
+           (label != 0 || scan.has_zero);
+  };
+  const auto sample = [&](const Answer& answer) -> absl::StatusOr<float*> {
+    if (table.rows.count() == scan.count) return changed();
+    if (numbers) {
+      table.targets.push_back(answer.target);
+      return table.rows.Append();
     }
-    table.labels.push_back(static_cast<int32_t>(ClassOf(rule, label)));
+    if (!is_known(answer.label)) return changed();
+    table.labels.push_back(static_cast<int32_t>(ClassOf(rule, answer.label)));
     return table.rows.Append();
   };
   const auto feature = [&](int64_t index) {

@@ -45,6 +45,27 @@ DatasetOptions LibsvmSet(const std::string& folder, int64_t classes = 10) {
   return options;
 }
 
+TEST(LibsvmTest, ATargetMayBeAnyNumber) {
+  const TempFolder folder;
+  folder.Write("train.libsvm", "0.25 1:0.5\n-1e3 2:2\n7 1:1 2:1\n");
+  folder.Write("test.libsvm", "3.5 2:1\n");
+  DatasetOptions options = LibsvmSet(folder.path());
+  options.target_size = 1;
+  const auto set = OpenDataset(options, Split::kTrain);
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ((*set)->info().target_size, 1);
+  float targets[3];
+  ASSERT_TRUE((*set)->ReadTargets({0, 1, 2}, targets).ok());
+  EXPECT_THAT(targets, ElementsAre(0.25f, -1000, 7));
+  folder.Write("test.libsvm", "inf 2:1\n");
+  EXPECT_THAT(std::string(ProbeDataset(options).status().message()),
+              HasSubstr("line 1: byte 1: label 'inf' "));
+  options.target_size = 0;
+  EXPECT_THAT(std::string(ProbeDataset(options).status().message()),
+              HasSubstr("label '0.25' is no whole number; 'training.loss' mean_squared_error takes "
+                        "any number"));
+}
+
 TEST(LibsvmTest, WhatIsLeftOutIsZero) {
   const TempFolder folder;
   folder.Write("train.libsvm", "# two samples\n1 1:0.5 3:-2 \r\n0\t2:1e3 # the second\n\n");

@@ -64,66 +64,18 @@ absl::Status ReadShape(NpzSplit& split) {
   return absl::OkStatus();
 }
 
-absl::Status ReadLabels(const ZipArchive& archive, absl::string_view array, int64_t num_classes,
-                        int64_t memory_limit_bytes, bool keep, NpzSplit& split) {
-  absl::StatusOr<const ZipMember*> member = MemberNamed(archive, array);
-  if (!member.ok()) return member.status();
-  absl::StatusOr<OpenedArray> labels = OpenArray(archive, **member);
-  if (!labels.ok()) return labels.status();
-  const NpyHeader& header = labels->header;
-  const std::string& name = labels->source->file();
-  if (header.kind == NpyKind::kFloat) {
-    return InvalidSpec(absl::StrCat(name, ": type '", header.descr, "', want integers (classes)"));
-  }
-  const bool fits = header.shape.size() == 1 || (header.shape.size() == 2 && header.shape[1] == 1);
-  if (!fits || header.count != split.count) {
-    return InvalidSpec(absl::StrCat(name, ": array of ", ShapeText(header.shape), ", but ",
-                                    split.name, " has ", split.count, " samples"));
-  }
-  if (header.count > memory_limit_bytes / static_cast<int64_t>(sizeof(int32_t))) {
-    return InvalidSpec(absl::StrCat(name, ": ", header.count, " labels of 4 bytes need more than ",
-                                    "the limit of memory, ", memory_limit_bytes, " bytes"));
-  }
+// Calls `take(first, count, bytes)` for all numbers of an array, block by block.
+template <typename Take>
+absl::Status ForEachBlock(OpenedArray& array, Take take) {
+  const NpyHeader& header = array.header;
   std::vector<uint8_t> bytes(
       static_cast<size_t>(std::min(header.count, kNumbersAtATime) * header.item_bytes));
-  std::vector<int64_t> numbers(static_cast<size_t>(std::min(header.count, kNumbersAtATime)));
-  // Grows as bytes arrive, so that a claim alone costs nothing.
   for (int64_t done = 0; done < header.count;) {
-    const int64_t take = std::min(header.count - done, kNumbersAtATime);
-    const auto size = static_cast<size_t>(take * header.item_bytes);
-    absl::StatusOr<size_t> got = labels->source->Read(bytes.data(), size);
+    const int64_t count = std::min(header.count - done, kNumbersAtATime);
+    const auto size = static_cast<size_t>(count * header.item_bytes);
+    absl::StatusOr<size_t> got = array.source->Read(bytes.data(), size);
     if (!got.ok()) return got.status();
-    if (*got != size) return Damaged(name, "ends inside its numbers");
-    NpyToIntegers(header, bytes.data(), take, numbers.data());
-    for (int64_t i = 0; i < take; ++i) {
-      if (numbers[i] < 0 || numbers[i] >= num_classes) {
-        return InvalidSpec(absl::StrCat(name, ": label ", numbers[i], " of sample ", done + i,
-                                        ", want 0 to ", num_classes - 1, " (num_classes is ",
-                                        num_classes, ")"));
-      }
-      if (keep) split.labels.push_back(static_cast<int32_t>(numbers[i]));
-    }
-    done += take;
-  }
-  return absl::OkStatus();
-}
-
-// Calls `take(first, count, bytes)` for all numbers of the images, block by block.
-template <typename Take>
-absl::Status ForEachBlock(const ZipArchive& archive, const NpzSplit& split, Take take) {
-  absl::StatusOr<OpenedArray> array = OpenArray(archive, split.member);
-  if (!array.ok()) return array.status();
-  const int64_t item = array->header.item_bytes;
-  std::vector<uint8_t> bytes(
-      static_cast<size_t>(std::min(array->header.count, kNumbersAtATime) * item));
-  for (int64_t done = 0; done < array->header.count;) {
-    const int64_t count = std::min(array->header.count - done, kNumbersAtATime);
-    absl::StatusOr<size_t> got =
-        array->source->Read(bytes.data(), static_cast<size_t>(count * item));
-    if (!got.ok()) return got.status();
-    if (static_cast<int64_t>(*got) != count * item) {
-      return Damaged(split.name, "ends inside its numbers");
-    }
+    if (*got != size) return Damaged(array.source->file(), "ends inside its numbers");
     absl::Status status = take(done, count, bytes.data());
     if (!status.ok()) return status;
     done += count;
@@ -131,23 +83,114 @@ absl::Status ForEachBlock(const ZipArchive& archive, const NpzSplit& split, Take
   return absl::OkStatus();
 }
 
-absl::Status NotFinite(const NpzSplit& split, int64_t number) {
-  return Damaged(split.name,
-                 absl::StrCat("number ", number % split.image_size(), " of sample ",
-                              number / split.image_size(), " is not finite as float32"));
+// The same for the images.
+template <typename Take>
+absl::Status ForEachBlock(const ZipArchive& archive, const NpzSplit& split, Take take) {
+  absl::StatusOr<OpenedArray> array = OpenArray(archive, split.member);
+  if (!array.ok()) return array.status();
+  return ForEachBlock(*array, take);
+}
+
+absl::Status NotFinite(absl::string_view name, int64_t sample_size, int64_t number) {
+  return Damaged(name, absl::StrCat("number ", number % sample_size, " of sample ",
+                                    number / sample_size, " is not finite as float32"));
+}
+
+// Checks the number of samples of labels or targets, and their memory.
+absl::Status CheckAnswers(const OpenedArray& array, bool fits, const char* what,
+                          const NpzSplitOptions& options, const NpzSplit& split) {
+  const NpyHeader& header = array.header;
+  const std::string& name = array.source->file();
+  if (!fits || header.shape[0] != split.count) {
+    return InvalidSpec(absl::StrCat(name, ": array of ", ShapeText(header.shape), ", but ",
+                                    split.name, " has ", split.count, " samples"));
+  }
+  if (header.count <= options.memory_limit_bytes / static_cast<int64_t>(sizeof(int32_t))) {
+    return absl::OkStatus();
+  }
+  return InvalidSpec(absl::StrCat(name, ": ", header.count, " ", what,
+                                  " of 4 bytes need more than ", "the limit of memory, ",
+                                  options.memory_limit_bytes, " bytes"));
+}
+
+absl::Status ReadLabels(OpenedArray& array, const NpzSplitOptions& options, NpzSplit& split) {
+  const NpyHeader& header = array.header;
+  const std::string& name = array.source->file();
+  if (header.kind == NpyKind::kFloat) {
+    return InvalidSpec(
+        absl::StrCat(name, ": type '", header.descr,
+                     "', want integers (classes), or 'training.loss' mean_squared_error"));
+  }
+  const bool fits = header.shape.size() == 1 || (header.shape.size() == 2 && header.shape[1] == 1);
+  absl::Status status = CheckAnswers(array, fits, "labels", options, split);
+  if (!status.ok()) return status;
+  std::vector<int64_t> numbers(static_cast<size_t>(std::min(header.count, kNumbersAtATime)));
+  // Grows as bytes arrive, so that a claim alone costs nothing.
+  return ForEachBlock(array, [&](int64_t first, int64_t count, const uint8_t* bytes) {
+    NpyToIntegers(header, bytes, count, numbers.data());
+    for (int64_t i = 0; i < count; ++i) {
+      if (numbers[i] < 0 || numbers[i] >= options.num_classes) {
+        return InvalidSpec(absl::StrCat(name, ": label ", numbers[i], " of sample ", first + i,
+                                        ", want 0 to ", options.num_classes - 1,
+                                        " (num_classes is ", options.num_classes, ")"));
+      }
+      if (options.keep_labels) split.labels.push_back(static_cast<int32_t>(numbers[i]));
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status ReadTargets(OpenedArray& array, const NpzSplitOptions& options, NpzSplit& split) {
+  const NpyHeader& header = array.header;
+  const std::string& name = array.source->file();
+  if (header.kind != NpyKind::kFloat) {
+    return InvalidSpec(absl::StrCat(
+        name, ": type '", header.descr,
+        "' (classes), want float32 or float64, as 'training.loss' is mean_squared_error"));
+  }
+  const bool fits = header.shape.size() == 1 || header.shape.size() == 2;
+  absl::Status status = CheckAnswers(array, fits, "targets", options, split);
+  if (!status.ok()) return status;
+  const int64_t size = header.shape.size() == 2 ? header.shape[1] : 1;
+  if (size != options.target_size) {
+    return InvalidSpec(absl::StrCat(name, ": array of ", ShapeText(header.shape), ", ", size,
+                                    " numbers for each sample, 'model.num_outputs' is ",
+                                    options.target_size));
+  }
+  std::vector<float> numbers(static_cast<size_t>(std::min(header.count, kNumbersAtATime)));
+  return ForEachBlock(array, [&](int64_t first, int64_t count, const uint8_t* bytes) {
+    const int64_t good = NpyToFloats(header, bytes, count, numbers.data());
+    if (good != count) return NotFinite(name, size, first + good);
+    if (options.keep_labels) {
+      split.targets.insert(split.targets.end(), numbers.begin(), numbers.begin() + count);
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status ReadAnswers(const ZipArchive& archive, absl::string_view name,
+                         const NpzSplitOptions& options, NpzSplit& split) {
+  absl::StatusOr<const ZipMember*> member = MemberNamed(archive, name);
+  if (!member.ok()) return member.status();
+  absl::StatusOr<OpenedArray> array = OpenArray(archive, **member);
+  if (!array.ok()) return array.status();
+  return options.target_size > 0 ? ReadTargets(*array, options, split)
+                                 : ReadLabels(*array, options, split);
 }
 
 }  // namespace
 
 int64_t NpzSplit::held_bytes() const {
-  const int64_t numbers = image_size() * (header.is_bytes() ? 1 : 4) + 4;  // below 2^45
+  const int64_t numbers =  // below 2^45
+      image_size() * (header.is_bytes() ? 1 : 4) + 4 * std::max<int64_t>(1, target_size);
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   return count > kMost / numbers ? kMost : count * numbers;
 }
 
-absl::StatusOr<NpzSplit> ReadNpzSplit(const ZipArchive& archive, bool train, int64_t num_classes,
-                                      int64_t memory_limit_bytes, bool keep_labels) {
+absl::StatusOr<NpzSplit> ReadNpzSplit(const ZipArchive& archive, bool train,
+                                      const NpzSplitOptions& options) {
   NpzSplit split;
+  split.target_size = options.target_size;
   absl::StatusOr<const ZipMember*> member = MemberNamed(archive, train ? "x_train" : "x_test");
   if (!member.ok()) return member.status();
   split.member = **member;
@@ -163,15 +206,15 @@ absl::StatusOr<NpzSplit> ReadNpzSplit(const ZipArchive& archive, bool train, int
   }
   absl::Status status = ReadShape(split);
   // Before the labels, which a small packed file may claim to have by the billion.
-  if (status.ok() && split.member.method != kZipStored && split.held_bytes() > memory_limit_bytes) {
+  const int64_t limit = options.memory_limit_bytes;
+  if (status.ok() && split.member.method != kZipStored && split.held_bytes() > limit) {
     status = InvalidSpec(absl::StrCat(
         split.name, ": ", split.count, " samples of ", split.channels, " x ", split.height, " x ",
-        split.width, " need ", split.held_bytes(), " bytes of memory, limit ", memory_limit_bytes,
+        split.width, " need ", split.held_bytes(), " bytes of memory, limit ", limit,
         "; numpy.savez stores arrays unpacked, and they are read when they are needed"));
   }
   if (status.ok()) {
-    status = ReadLabels(archive, train ? "y_train" : "y_test", num_classes, memory_limit_bytes,
-                        keep_labels, split);
+    status = ReadAnswers(archive, train ? "y_train" : "y_test", options, split);
   }
   if (!status.ok()) return status;
   return split;
@@ -198,7 +241,8 @@ absl::StatusOr<std::unique_ptr<float[]>> ReadNpzFloats(const ZipArchive& archive
   absl::Status status =
       ForEachBlock(archive, split, [&](int64_t first, int64_t count, const uint8_t* bytes) {
         const int64_t good = NpyToFloats(split.header, bytes, count, all.get() + first);
-        return good == count ? absl::OkStatus() : NotFinite(split, first + good);
+        return good == count ? absl::OkStatus()
+                             : NotFinite(split.name, split.image_size(), first + good);
       });
   if (!status.ok()) return status;
   return all;
@@ -210,7 +254,8 @@ absl::Status CheckNpzImages(const ZipArchive& archive, const NpzSplit& split) {
   return ForEachBlock(archive, split, [&](int64_t first, int64_t count, const uint8_t* bytes) {
     if (floats.empty()) return absl::OkStatus();
     const int64_t good = NpyToFloats(split.header, bytes, count, floats.data());
-    return good == count ? absl::OkStatus() : NotFinite(split, first + good);
+    return good == count ? absl::OkStatus()
+                         : NotFinite(split.name, split.image_size(), first + good);
   });
 }
 

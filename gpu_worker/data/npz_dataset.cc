@@ -33,7 +33,7 @@ class NpzFloats final : public ImageFloats {
     if (NpyToFloats(split_.header, scratch.data(), size, image) == size) return status;
     return Damaged(split_.name, absl::StrCat("sample ", index, " is not finite as float32"));
   }
-  int32_t Label(int64_t index) const override { return split_.labels[index]; }
+  int32_t Label(int64_t index) const override { return LabelAt(split_.labels, index); }
 
  private:
   const NpzSplit split_;
@@ -57,9 +57,11 @@ struct OpenedNpz {
 
 absl::StatusOr<OpenedNpz> OpenNpzSplit(const ZipArchive& archive, const DatasetOptions& options,
                                        Split which, bool keep_labels) {
-  absl::StatusOr<NpzSplit> split =
-      ReadNpzSplit(archive, which == Split::kTrain, options.num_classes, options.memory_limit_bytes,
-                   keep_labels);
+  absl::StatusOr<NpzSplit> split = ReadNpzSplit(archive, which == Split::kTrain,
+                                                {.num_classes = options.num_classes,
+                                                 .target_size = options.target_size,
+                                                 .memory_limit_bytes = options.memory_limit_bytes,
+                                                 .keep_labels = keep_labels});
   if (!split.ok()) return split.status();
   OpenedNpz opened;
   const bool packed = split->member.method != kZipStored;
@@ -69,33 +71,33 @@ absl::StatusOr<OpenedNpz> OpenNpzSplit(const ZipArchive& archive, const DatasetO
 }
 
 DatasetInfo NpzInfo(const NpzSplit& split, const DatasetOptions& options) {
-  return {split.count, split.channels, split.height, split.width, options.num_classes};
+  DatasetInfo info = {split.count, split.channels, split.height, split.width};
+  info.target_size = options.target_size;
+  if (info.target_size == 0) info.num_classes = options.num_classes;
+  return info;
 }
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenNpzOrThrow(const DatasetOptions& options,
-                                                        Split which) {
-  absl::StatusOr<ZipArchive> archive = OpenArchive(options);
-  if (!archive.ok()) return archive.status();
-  absl::StatusOr<OpenedNpz> opened = OpenNpzSplit(*archive, options, which, /*keep_labels=*/true);
-  if (!opened.ok()) return opened.status();
-  NpzSplit& split = opened->split;
+// The samples of an opened split, without targets that are numbers.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenNpzImages(ZipArchive& archive, OpenedNpz opened,
+                                                       const DatasetOptions& options) {
+  NpzSplit& split = opened.split;
   const DatasetInfo info = NpzInfo(split, options);
   std::vector<FileImages> files(1);
   std::unique_ptr<float[]> floats;
-  if (!opened->hold) {
-    absl::Status status = CheckNpzImages(*archive, split);
+  if (!opened.hold) {
+    absl::Status status = CheckNpzImages(archive, split);
     if (!status.ok()) return status;
-    absl::StatusOr<int64_t> offset = archive->DataOffset(split.member);
+    absl::StatusOr<int64_t> offset = archive.DataOffset(split.member);
     if (!offset.ok()) return offset.status();
     files[0].offset = *offset + split.header.header_bytes;
     files[0].stride = info.image_size();
-    files[0].file = archive->TakeFile();
+    files[0].file = archive.TakeFile();
   } else if (split.header.is_bytes()) {
-    absl::StatusOr<std::unique_ptr<uint8_t[]>> bytes = ReadNpzBytes(*archive, split);
+    absl::StatusOr<std::unique_ptr<uint8_t[]>> bytes = ReadNpzBytes(archive, split);
     if (!bytes.ok()) return bytes.status();
     files[0].held = Shared(*std::move(bytes));
   } else {
-    absl::StatusOr<std::unique_ptr<float[]>> read = ReadNpzFloats(*archive, split);
+    absl::StatusOr<std::unique_ptr<float[]>> read = ReadNpzFloats(archive, split);
     if (!read.ok()) return read.status();
     floats = *std::move(read);
   }
@@ -105,11 +107,24 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenNpzOrThrow(const DatasetOptions& op
     return options.tokens ? MakeTokenDataset(info, std::move(bytes))
                           : MakeByteDataset(info, std::move(bytes));
   }
-  if (opened->hold) {
+  if (opened.hold) {
     return MakeFloatDataset(info, std::make_unique<NpzFloats>(std::move(split), std::move(floats)));
   }
   return MakeFloatDataset(info, std::make_unique<NpzFloats>(
                                     std::move(split), std::move(files[0].file), files[0].offset));
+}
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenNpzOrThrow(const DatasetOptions& options,
+                                                        Split which) {
+  absl::StatusOr<ZipArchive> archive = OpenArchive(options);
+  if (!archive.ok()) return archive.status();
+  absl::StatusOr<OpenedNpz> opened = OpenNpzSplit(*archive, options, which, /*keep_labels=*/true);
+  if (!opened.ok()) return opened.status();
+  std::vector<float> targets = std::exchange(opened->split.targets, {});
+  absl::StatusOr<std::unique_ptr<Dataset>> set =
+      OpenNpzImages(*archive, *std::move(opened), options);
+  if (!set.ok()) return set.status();
+  return WithTargets(*std::move(set), std::move(targets));
 }
 
 absl::StatusOr<DatasetProbe> ProbeNpzOrThrow(const DatasetOptions& options) {

@@ -79,7 +79,8 @@ absl::Status NpzStatus(const std::string& bytes, int64_t memory = 1 << 20, int64
   absl::StatusOr<ZipArchive> archive = ZipArchive::Open(std::make_unique<MemorySource>("f", bytes));
   if (!archive.ok()) return archive.status();
   for (const bool train : {true, false}) {
-    const absl::StatusOr<NpzSplit> split = ReadNpzSplit(*archive, train, classes, memory);
+    const absl::StatusOr<NpzSplit> split =
+        ReadNpzSplit(*archive, train, {.num_classes = classes, .memory_limit_bytes = memory});
     if (!split.ok()) return split.status();
     const absl::Status checked = CheckNpzImages(*archive, *split);
     const absl::Status read = split->header.is_bytes() ? ReadNpzBytes(*archive, *split).status()
@@ -215,6 +216,94 @@ TEST(NpzTest, EveryTypeOfIntegersIsALabel) {
     EXPECT_THAT(std::string(wrong.message()), HasSubstr("f: y_train.npy: " + label));
     EXPECT_THAT(std::string(wrong.message()), HasSubstr("want 0 to 9 (num_classes is 10)"));
   }
+}
+
+// Two training samples with targets of two numbers, and a test sample.
+std::vector<ZipTestMember> TargetMembers(bool wide) {
+  std::vector<ZipTestMember> members = FloatMembers(wide);
+  const auto array = [wide](const std::vector<double>& numbers, const std::string& shape) {
+    if (wide) return Npy("<f8", shape, BytesOf(numbers));
+    return Npy("<f4", shape, BytesOf(std::vector<float>(numbers.begin(), numbers.end())));
+  };
+  members[1].bytes = array({0.5, -2, 1e30, 0.1, 3, 4}, "(3, 2)");
+  members[3].bytes = array({7, 8}, "(1, 2)");
+  return members;
+}
+
+TEST(NpzTest, TargetsMayBeNumbers) {
+  const TempFolder folder;
+  for (const bool wide : {false, true}) {
+    DatasetOptions options = NpzOptions(folder.Write("set.npz", Zip(TargetMembers(wide))));
+    options.target_size = 2;
+    const auto set = OpenDataset(options, Split::kTrain);
+    ASSERT_TRUE(set.ok()) << set.status();
+    EXPECT_EQ((*set)->info().target_size, 2);
+    EXPECT_EQ((*set)->info().num_classes, 0);
+    float targets[4];
+    ASSERT_TRUE((*set)->ReadTargets({2, 0}, targets).ok());
+    EXPECT_THAT(targets, ElementsAre(3, 4, 0.5f, -2));
+    EXPECT_THAT(AllOf(**set).labels, ElementsAre(0, 0, 0));
+    EXPECT_EQ((*set)->ReadTargets({3}, targets).code(), absl::StatusCode::kInvalidArgument);
+    const auto probe = ProbeDataset(options);
+    ASSERT_TRUE(probe.ok()) << probe.status();
+    EXPECT_EQ(probe->test.target_size, 2);
+    // Transforms concern the image alone.
+    options.transforms = {Normalize{{1}, {2}}};
+    const auto normalized = OpenDataset(options, Split::kTest);
+    ASSERT_TRUE(normalized.ok()) << normalized.status();
+    ASSERT_TRUE((*normalized)->ReadTargets({0}, targets).ok());
+    EXPECT_EQ(targets[1], 8);
+  }
+  const auto classes =
+      OpenDataset(NpzOptions(folder.Write("c.npz", Zip(FloatMembers(false)))), Split::kTrain);
+  ASSERT_TRUE(classes.ok()) << classes.status();
+  float none = 0;
+  EXPECT_EQ((*classes)->ReadTargets({0}, &none).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(NpzTest, OneNumberIsATargetWithoutAnAxis) {
+  const TempFolder folder;
+  for (const char* const shape : {"(3,)", "(3, 1)"}) {
+    std::vector<ZipTestMember> members = FloatMembers(false);
+    members[1].bytes = Npy("<f4", shape, BytesOf<float>({1.5, 2.5, 3.5}));
+    members[3].bytes = Npy("<f4", "(1,)", BytesOf<float>({0}));
+    DatasetOptions options = NpzOptions(folder.Write("set.npz", Zip(members)));
+    options.target_size = 1;
+    const auto set = OpenDataset(options, Split::kTrain);
+    ASSERT_TRUE(set.ok()) << set.status();
+    float target = 0;
+    ASSERT_TRUE((*set)->ReadTargets({1}, &target).ok());
+    EXPECT_EQ(target, 2.5f);
+  }
+}
+
+TEST(NpzTest, TargetsThatAreNoNumbersAreNamed) {
+  const TempFolder folder;
+  const auto message = [&folder](const std::string& y_train, int64_t size) {
+    std::vector<ZipTestMember> members = TargetMembers(false);
+    members[1].bytes = y_train;
+    DatasetOptions options = NpzOptions(folder.Write("set.npz", Zip(members)));
+    options.target_size = size;
+    const absl::Status status = ProbeDataset(options).status();
+    EXPECT_EQ(OpenDataset(options, Split::kTrain).status(), status);
+    return std::string(status.message());
+  };
+  const std::string two = Npy("<f4", "(3, 2)", BytesOf<float>({1, 2, 3, 4, 5, 6}));
+  EXPECT_THAT(message(two, 3), HasSubstr("y_train.npy: array of 3 x 2, 2 numbers for each sample, "
+                                         "'model.num_outputs' is 3"));
+  EXPECT_THAT(message(Npy("<i8", "(3,)", BytesOf<int64_t>({1, 2, 3})), 1),
+              HasSubstr("y_train.npy: type '<i8' (classes), want float32 or float64, as "
+                        "'training.loss' is mean_squared_error"));
+  EXPECT_THAT(message(Npy("<f4", "(2, 2)", BytesOf<float>({1, 2, 3, 4})), 2),
+              HasSubstr("y_train.npy: array of 2 x 2, but "));
+  EXPECT_THAT(message(Npy("<f4", "(3, 2, 1)", BytesOf<float>({1, 2, 3, 4, 5, 6})), 2),
+              HasSubstr("y_train.npy: array of 3 x 2 x 1, but "));
+  const float infinite = std::numeric_limits<float>::infinity();
+  EXPECT_THAT(message(Npy("<f4", "(3, 2)", BytesOf<float>({1, 2, 3, infinite, 5, 6})), 2),
+              HasSubstr("y_train.npy: number 1 of sample 1 is not finite as float32"));
+  // A classifier refuses numbers and names the loss that takes them.
+  EXPECT_THAT(message(two, 0), HasSubstr("y_train.npy: type '<f4', want integers (classes), or "
+                                         "'training.loss' mean_squared_error"));
 }
 
 TEST(NpzTest, WhatIsNotHeldIsReadFromTheFile) {
@@ -443,7 +532,8 @@ TEST(NpzTest, EveryFlippedBitIsNamedOrHarmless) {
         ZipArchive::Open(std::make_unique<MemorySource>("f", bytes));
     absl::Status status = archive.status();
     if (status.ok()) {
-      const absl::StatusOr<NpzSplit> split = ReadNpzSplit(*archive, true, 10, 1 << 20);
+      const absl::StatusOr<NpzSplit> split =
+          ReadNpzSplit(*archive, true, {.memory_limit_bytes = 1 << 20});
       status = split.status();
       if (status.ok()) {
         const auto pixels = ReadNpzBytes(*archive, *split);

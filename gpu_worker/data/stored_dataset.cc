@@ -93,6 +93,38 @@ class FloatDataset final : public Dataset {
   const std::unique_ptr<ImageFloats> images_;
 };
 
+class NumberedDataset final : public Dataset {
+ public:
+  NumberedDataset(std::unique_ptr<Dataset> source, std::vector<float> targets)
+      : source_(std::move(source)), targets_(std::move(targets)) {}
+
+  const DatasetInfo& info() const override { return source_->info(); }
+  bool varies() const override { return source_->varies(); }
+  absl::Status Read(absl::Span<const int64_t> indices, int64_t epoch, float* images,
+                    int32_t* labels) const override {
+    return source_->Read(indices, epoch, images, labels);
+  }
+  absl::Span<const float> byte_values() const override { return source_->byte_values(); }
+  absl::Status ReadBytes(absl::Span<const int64_t> indices, int64_t epoch, uint8_t* images,
+                         int32_t* labels) const override {
+    return source_->ReadBytes(indices, epoch, images, labels);
+  }
+
+  absl::Status ReadTargets(absl::Span<const int64_t> indices, float* targets) const override {
+    absl::Status status = CheckIndices(indices, info().count);
+    if (!status.ok()) return status;
+    const int64_t size = info().target_size;
+    for (const int64_t index : indices) {
+      targets = std::copy_n(targets_.begin() + index * size, size, targets);
+    }
+    return status;
+  }
+
+ private:
+  const std::unique_ptr<Dataset> source_;
+  const std::vector<float> targets_;
+};
+
 class KeptImages final : public ImageBytes {
  public:
   KeptImages(std::unique_ptr<ImageBytes> source, int64_t image_size,
@@ -167,6 +199,11 @@ std::unique_ptr<Dataset> MakeByteDataset(const DatasetInfo& info,
 std::unique_ptr<Dataset> MakeTokenDataset(const DatasetInfo& info,
                                           std::unique_ptr<ImageBytes> images) {
   return std::make_unique<ByteDataset>(info, std::move(images), /*tokens=*/true);
+}
+
+std::unique_ptr<Dataset> WithTargets(std::unique_ptr<Dataset> source, std::vector<float> targets) {
+  if (source->info().target_size == 0) return source;
+  return std::make_unique<NumberedDataset>(std::move(source), std::move(targets));
 }
 
 std::unique_ptr<Dataset> MakeFloatDataset(const DatasetInfo& info,

@@ -30,6 +30,12 @@ class ImageBytes {
   virtual int32_t Label(int64_t index) const = 0;
 };
 
+// A label, or 0 where no labels are held because targets are numbers.
+template <typename LabelType>
+int32_t LabelAt(const std::vector<LabelType>& labels, int64_t index) {
+  return labels.empty() ? 0 : labels[static_cast<size_t>(index)];
+}
+
 // The same for images that consist of floats.
 class ImageFloats {
  public:
@@ -50,7 +56,7 @@ struct FileImages {
 template <typename LabelType>
 class StoredImages final : public ImageBytes {
  public:
-  // `files` in their order; at least one.
+  // `files` in their order; at least one. `labels` may be empty where targets are numbers.
   StoredImages(std::vector<FileImages> files, int64_t image_size, std::vector<LabelType> labels)
       : files_(std::move(files)), image_size_(image_size), labels_(std::move(labels)) {}
 
@@ -64,7 +70,7 @@ class StoredImages final : public ImageBytes {
     if (!status.ok()) return status;
     return scratch;
   }
-  int32_t Label(int64_t index) const override { return labels_[index]; }
+  int32_t Label(int64_t index) const override { return LabelAt(labels_, index); }
 
  private:
   const std::vector<FileImages> files_;
@@ -92,6 +98,10 @@ std::unique_ptr<Dataset> MakeTokenDataset(const DatasetInfo& info,
 // A data set whose numbers are the floats themselves.
 std::unique_ptr<Dataset> MakeFloatDataset(const DatasetInfo& info,
                                           std::unique_ptr<ImageFloats> images);
+
+// `source` with targets that are numbers, [info().count, info().target_size]. `source` itself if
+// info().target_size is 0.
+std::unique_ptr<Dataset> WithTargets(std::unique_ptr<Dataset> source, std::vector<float> targets);
 
 // Formats with files of their own, before any transform (npz_dataset.cc, picture_dataset.cc,
 // table_dataset.cc, text_dataset.cc). The options have been checked. Errors as OpenDataset and

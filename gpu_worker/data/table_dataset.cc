@@ -24,7 +24,7 @@ class TableFloats final : public ImageFloats {
     std::copy(rows_.Row(index), rows_.Row(index) + features_, image);
     return absl::OkStatus();
   }
-  int32_t Label(int64_t index) const override { return labels_[index]; }
+  int32_t Label(int64_t index) const override { return LabelAt(labels_, index); }
 
  private:
   const int64_t features_;
@@ -51,7 +51,10 @@ absl::StatusOr<DatasetInfo> TableInfo(const DatasetOptions& options, const std::
   const ImageShape shape =
       options.shape == ImageShape{} ? ImageShape{1, 1, features} : options.shape;
   if (shape.size() == features) {
-    return DatasetInfo{count, shape.channels, shape.height, shape.width, options.num_classes};
+    DatasetInfo info = {count, shape.channels, shape.height, shape.width};
+    info.target_size = options.target_size;
+    if (info.target_size == 0) info.num_classes = options.num_classes;
+    return info;
   }
   return InvalidSpec(absl::StrCat(file, ": samples of ", features, " features, data.shape ",
                                   shape.channels, " x ", shape.height, " x ", shape.width, " has ",
@@ -70,6 +73,7 @@ absl::StatusOr<OpenedCsv> OpenCsv(const DatasetOptions& options, Split split, bo
   absl::StatusOr<CsvTable> table =
       ReadCsv(**source, {.label_column = options.label_column,
                          .num_classes = options.num_classes,
+                         .numbers = options.target_size > 0,
                          .keep = keep,
                          .memory_limit_bytes = options.memory_limit_bytes});
   if (!table.ok()) return table.status();
@@ -122,12 +126,15 @@ absl::StatusOr<OpenedLibsvm> OpenLibsvm(const DatasetOptions& options) {
     absl::StatusOr<std::unique_ptr<ByteSource>> source = OpenTableFile(options, split);
     if (!source.ok()) return source.status();
     absl::StatusOr<LibsvmScan> scan =
-        ScanLibsvm(**source, given > 0 ? given : kMaxSampleFeatures, options.memory_limit_bytes);
+        ScanLibsvm(**source, given > 0 ? given : kMaxSampleFeatures, options.memory_limit_bytes,
+                   options.target_size > 0);
     if (!scan.ok()) return scan.status();
     files[static_cast<int>(split)] = (*source)->file();
     (split == Split::kTrain ? opened.train : opened.test) = *std::move(scan);
   }
-  absl::StatusOr<LibsvmRule> rule = RuleOfLabels(opened.train, opened.test, options.num_classes);
+  const absl::StatusOr<LibsvmRule> rule =
+      options.target_size > 0 ? LibsvmRule::kNumbers
+                              : RuleOfLabels(opened.train, opened.test, options.num_classes);
   if (!rule.ok()) return rule.status();
   opened.rule = *rule;
   opened.features =
@@ -162,9 +169,10 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenTableOrThrow(const DatasetOptions& 
     absl::StatusOr<OpenedCsv> opened = OpenCsv(options, split, /*keep=*/true);
     if (!opened.ok()) return opened.status();
     CsvTable& table = opened->table;
-    return MakeFloatDataset(opened->info,
-                            std::make_unique<TableFloats>(table.features, std::move(table.rows),
-                                                          std::move(table.labels)));
+    return WithTargets(MakeFloatDataset(opened->info, std::make_unique<TableFloats>(
+                                                          table.features, std::move(table.rows),
+                                                          std::move(table.labels))),
+                       std::move(table.targets));
   }
   absl::StatusOr<OpenedLibsvm> opened = OpenLibsvm(options);
   if (!opened.ok()) return opened.status();
@@ -174,9 +182,11 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenTableOrThrow(const DatasetOptions& 
   absl::StatusOr<LibsvmTable> table =
       FillLibsvm(**source, train ? opened->train : opened->test, opened->rule, opened->features);
   if (!table.ok()) return table.status();
-  return MakeFloatDataset(train ? opened->info.train : opened->info.test,
-                          std::make_unique<TableFloats>(opened->features, std::move(table->rows),
-                                                        std::move(table->labels)));
+  return WithTargets(
+      MakeFloatDataset(train ? opened->info.train : opened->info.test,
+                       std::make_unique<TableFloats>(opened->features, std::move(table->rows),
+                                                     std::move(table->labels))),
+      std::move(table->targets));
 }
 
 absl::StatusOr<DatasetProbe> ProbeTableOrThrow(const DatasetOptions& options) {

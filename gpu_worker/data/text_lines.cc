@@ -92,6 +92,12 @@ const char* ParseWhole(absl::string_view text, int64_t& value) {
   return nullptr;
 }
 
+std::string NumbersHint(bool numbers, absl::string_view text) {
+  return numbers || !LooksLikeNumber(text)
+             ? ""
+             : "; 'training.loss' mean_squared_error takes any number";
+}
+
 std::string Excerpt(absl::string_view text) {
   constexpr size_t kShown = 40;
   return absl::StrCat("'", absl::CHexEscape(text.substr(0, kShown)),

@@ -245,6 +245,7 @@ absl::StatusOr<engine::SampleBatch> DeviceRunner::Samples(const LaneCommand& com
 absl::Status DeviceRunner::KeepImages() {
   const int64_t size = train_.info().image_size(), whole = train_.info().count;
   if (whole * size > kMostKeptFloats || train_.varies()) return absl::OkStatus();
+  if (train_.info().target_size > 0) return absl::OkStatus();  // only labels are kept with them
   std::vector<int64_t> indices;
   std::vector<float> images;
   std::vector<int32_t> labels;

@@ -48,6 +48,7 @@ engine::SampleBatch WithSamples(engine::SampleBatch batch, const data::Dataset& 
     batch.images = lane.images.data();
   }
   batch.labels = lane.labels.data();
+  if (!lane.targets.empty()) batch.targets = lane.targets.data();
   batch.ids = lane.indices.data();
   batch.count = static_cast<int64_t>(lane.indices.size());
   return batch;

@@ -11,9 +11,10 @@
 namespace capstan::gpu_worker {
 namespace {
 
-// Samples [first, first + count) of a lane. `size`: numbers of an image.
+// Samples [first, first + count) of a lane.
 engine::SampleBatch PartOf(const engine::SampleBatch& lane, int64_t first, int64_t count,
-                           int64_t size) {
+                           const training::Graph& graph) {
+  const int64_t size = training::Elements(graph.input_shape());  // numbers of an image
   engine::SampleBatch part = lane;
   part.count = count;
   if (lane.images != nullptr) part.images += first * size;
@@ -21,6 +22,7 @@ engine::SampleBatch PartOf(const engine::SampleBatch& lane, int64_t first, int64
   if (lane.kept != nullptr) part.kept += first;
   if (lane.ids != nullptr) part.ids += first;
   part.labels += first;
+  if (lane.targets != nullptr) part.targets += first * graph.target_size();
   return part;
 }
 
@@ -49,7 +51,6 @@ absl::StatusOr<engine::LaneResult> LocalSteps::Train(int64_t step, int32_t lane,
   update.learning_rate = job_->schedule.LearningRate(step);
   const training::VersionVectors vectors = {weights_.data(), weights_.data(), gradient_.data(),
                                             has_state ? state_.data() : nullptr};
-  const int64_t size = training::Elements(job_->graph.input_shape());
   const int64_t steps = job_->OwnSteps(lane, samples.count);
   engine::LaneResult all;
   double forward = 0;
@@ -59,8 +60,9 @@ absl::StatusOr<engine::LaneResult> LocalSteps::Train(int64_t step, int32_t lane,
     const int64_t first = samples.count * i / steps;
     const int64_t count = samples.count * (i + 1) / steps - first;
     if (absl::Status status = plan_.LoadWeights(weights_.data()); !status.ok()) return status;
-    const absl::StatusOr<engine::LaneResult> result = plan_.ComputeLane(
-        PartOf(samples, first, count, size), 1.0 / static_cast<double>(count), gradient_.data());
+    const absl::StatusOr<engine::LaneResult> result =
+        plan_.ComputeLane(PartOf(samples, first, count, job_->graph),
+                          1.0 / static_cast<double>(count), gradient_.data());
     if (!result.ok()) return result.status();
     finite = finite && ClipLane(layout, job_->lane_clip_norm, gradient_.span());
     if (finite) {

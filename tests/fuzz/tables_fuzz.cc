@@ -1,5 +1,5 @@
 // Feeds any bytes to the readers of npz, CSV and libsvm files. The first byte chooses: 0 npz, 1 CSV,
-// 2 libsvm, and with 4 added, the text is gzip.
+// 2 libsvm; with 4 added, the text is gzip, and with 8 added, targets are numbers.
 //
 // Besides not crashing, an error must have a reason that the job can show, and what was read must
 // be as large as it says and within the memory limit.
@@ -34,12 +34,23 @@ void CheckLabels(const std::vector<int32_t>& labels, int64_t count) {
   for (const int32_t label : labels) CAPSTAN_CHECK(label >= 0 && label < kMostClasses);
 }
 
+void CheckTargets(const std::vector<float>& targets, int64_t count) {
+  CAPSTAN_CHECK(static_cast<int64_t>(targets.size()) == count && count >= 1);
+  for (const float target : targets) CAPSTAN_CHECK(std::isfinite(target));
+}
+
 void Npz(absl::string_view bytes) {
   const absl::StatusOr<cd::ZipArchive> archive =
       cd::ZipArchive::Open(std::make_unique<cd::MemorySource>("input", bytes));
   if (!archive.ok()) return CheckHasReason(archive.status());
   for (const bool train : {true, false}) {
-    const auto split = cd::ReadNpzSplit(*archive, train, kMostClasses, kMostMemory);
+    constexpr int64_t kOutputs = 2;
+    const auto numbers = cd::ReadNpzSplit(
+        *archive, train, {.target_size = kOutputs, .memory_limit_bytes = kMostMemory});
+    if (!numbers.ok()) CheckHasReason(numbers.status());
+    if (numbers.ok()) CheckTargets(numbers->targets, numbers->count * kOutputs);
+    const auto split = cd::ReadNpzSplit(
+        *archive, train, {.num_classes = kMostClasses, .memory_limit_bytes = kMostMemory});
     if (!split.ok()) {
       CheckHasReason(split.status());
       continue;
@@ -61,11 +72,12 @@ void Npz(absl::string_view bytes) {
   }
 }
 
-void Csv(cd::ByteSource& source) {
-  const auto table =
-      cd::ReadCsv(source, {.num_classes = kMostClasses, .memory_limit_bytes = kMostMemory});
+void Csv(cd::ByteSource& source, bool numbers) {
+  const auto table = cd::ReadCsv(
+      source, {.num_classes = kMostClasses, .numbers = numbers, .memory_limit_bytes = kMostMemory});
   if (!table.ok()) return CheckHasReason(table.status());
-  CheckLabels(table->labels, table->count);
+  if (numbers) CheckTargets(table->targets, table->count);
+  if (!numbers) CheckLabels(table->labels, table->count);
   CAPSTAN_CHECK(table->rows.count() == table->count);
   CAPSTAN_CHECK(table->count * (table->features + 1) * 4 <= kMostMemory);
   for (int64_t i = 0; i < table->count; ++i) {
@@ -76,17 +88,19 @@ void Csv(cd::ByteSource& source) {
 }
 
 // `again` has the same bytes.
-void Libsvm(cd::ByteSource& source, cd::ByteSource& again) {
-  const auto scan = cd::ScanLibsvm(source, 1 << 20, kMostMemory);
+void Libsvm(cd::ByteSource& source, cd::ByteSource& again, bool numbers) {
+  const auto scan = cd::ScanLibsvm(source, 1 << 20, kMostMemory, numbers);
   if (!scan.ok()) return CheckHasReason(scan.status());
-  const auto rule = cd::RuleOfLabels(*scan, *scan, kMostClasses);
+  const absl::StatusOr<cd::LibsvmRule> rule =
+      numbers ? cd::LibsvmRule::kNumbers : cd::RuleOfLabels(*scan, *scan, kMostClasses);
   if (!rule.ok()) return CheckHasReason(rule.status());
   if (scan->highest_index == 0 || scan->count > kMostMemory / 4 / (scan->highest_index + 1)) {
     return;
   }
   const auto table = cd::FillLibsvm(again, *scan, *rule, scan->highest_index);
   CAPSTAN_CHECK(table.ok() && table->rows.count() == scan->count);
-  CheckLabels(table->labels, scan->count);
+  if (numbers) CheckTargets(table->targets, scan->count);
+  if (!numbers) CheckLabels(table->labels, scan->count);
 }
 
 }  // namespace
@@ -98,15 +112,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::unique_ptr<cd::ByteSource> source = std::make_unique<cd::MemorySource>("input", bytes);
     return (data[0] & 4) != 0 ? cd::GzipSource(std::move(source)) : std::move(source);
   };
+  const bool numbers = (data[0] & 8) != 0;  // targets are numbers
   switch (data[0] & 3) {
     case 0:
       Npz(bytes);
       break;
     case 1:
-      Csv(*open());
+      Csv(*open(), numbers);
       break;
     default:
-      Libsvm(*open(), *open());
+      Libsvm(*open(), *open(), numbers);
   }
   return 0;
 }
