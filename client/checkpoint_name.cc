@@ -51,7 +51,11 @@ absl::StatusOr<const job::v1::SavedCheckpoint*> FindCheckpoint(const CheckpointN
     const job::v1::SavedCheckpoint* best = nullptr;  // `keep_best` may keep several
     for (const job::v1::SavedCheckpoint& checkpoint : saved) {
       if (!checkpoint.best()) continue;
-      if (best == nullptr || checkpoint.metric() > best->metric()) best = &checkpoint;
+      const bool smaller = checkpoint.smaller_is_better();
+      if (best == nullptr ||
+          (smaller ? checkpoint.metric() < best->metric() : checkpoint.metric() > best->metric())) {
+        best = &checkpoint;
+      }
     }
     if (best != nullptr) return best;
     return absl::NotFoundError(absl::StrCat(

@@ -1,6 +1,6 @@
 // How a person names a checkpoint. JOB is the newest checkpoint of the job. JOB@STEP and
-// JOB@LINEAGE-STEP name one. JOB@best is the one with the highest accuracy among those that
-// `checkpoint.keep_best` keeps. job_name.h says what JOB may be.
+// JOB@LINEAGE-STEP name one. JOB@best is the one with the best evaluation.metric among
+// those that `checkpoint.keep_best` keeps. job_name.h says what JOB may be.
 #ifndef CAPSTAN_CLIENT_CHECKPOINT_NAME_H_
 #define CAPSTAN_CLIENT_CHECKPOINT_NAME_H_
 

@@ -73,6 +73,32 @@ TEST(JobViewTest, EpochLineIsWhatMxnetUsersParse) {
             "validation-accuracy=0.7840");
 }
 
+// A job whose targets are numbers has no accuracy.
+job::v1::Job RunningRegression() {
+  job::v1::Job job = RunningJob();
+  job.mutable_spec()->mutable_training()->set_loss("mean_squared_error");
+  job.mutable_progress()->clear_accuracy();
+  job.mutable_epochs(0)->clear_train_accuracy();
+  job.mutable_epochs(0)->clear_validation_accuracy();
+  job.mutable_epochs(0)->set_validation_loss(0.25);
+  return job;
+}
+
+TEST(JobViewTest, NumbersAsTargetsHaveALossAlone) {
+  job::v1::Job job = RunningRegression();
+  EXPECT_EQ(EpochLine(job, job.epochs(0)),
+            "Epoch[1] Step[400] Speed: 4318.2 samples/sec train-loss=0.9000 "
+            "validation-loss=0.2500");
+  EXPECT_THAT(LiveLines(job, {.width = 200}), HasSubstr("loss 0.5123   lr 0.04   4318 samples/s"));
+  EXPECT_THAT(LiveLines(job, {.width = 30}), HasSubstr("loss 0.5123   4318 samples/s"));
+  job.set_state(common::v1::JOB_STATE_SUCCEEDED);
+  EXPECT_THAT(Summary(job, {}), HasSubstr("\nloss        0.25 on the test set after epoch 1\n"));
+  job.mutable_epochs(0)->clear_validation_loss();
+  EXPECT_THAT(Summary(job, {}), HasSubstr("\nloss        0.9 on the training set after epoch 1\n"));
+  EXPECT_THAT(absl::StrCat(EpochLine(job, job.epochs(0)), LiveLines(job, {}), Summary(job, {})),
+              Not(HasSubstr("accuracy")));
+}
+
 TEST(JobViewTest, LiveLinesShowProgressAndAreCutToTheTerminal) {
   const std::string wide = LiveLines(RunningJob(), {.width = 200});
   EXPECT_THAT(
@@ -699,6 +725,8 @@ TEST(CheckpointNameTest, TheNewestThatIsMeantOrAllThatAreThere) {
   }
   list.mutable_checkpoints(2)->set_metric(0.95);  // not kept by keep_best
   EXPECT_EQ(find("best"), "2-40");
+  for (auto& saved : *list.mutable_checkpoints()) saved.set_smaller_is_better(true);
+  EXPECT_EQ(find("best"), "2-60");
   list.clear_checkpoints();
   EXPECT_EQ(find(""), "j has no checkpoint");
 }

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMaxJobFileBytes = 1 << 20;
-constexpr int64_t kMaxClasses = 1000000;  // of model.num_classes
+constexpr int64_t kMaxOutputs = 1000000;  // of model.num_classes and model.num_outputs
 
 // Installed: <prefix>/bin/capstan and <prefix>/share/capstan/examples. Built:
 // <tree>/build/<preset>/bin and <tree>/examples.
@@ -46,6 +46,16 @@ absl::StatusOr<std::string> ReadStdin() {
 std::string Absolute(const std::string& path, const fs::path& base) {
   if (path.empty() || absl::StrContains(path, "://") || path[0] == '/') return path;
   return (base / path).lexically_normal().string();
+}
+
+// Sets how many outputs the network of a file has, where the job file does not.
+void SetOutputs(int32_t outputs, job::v1::JobSpec& spec) {
+  job::v1::Model& model = *spec.mutable_model();
+  if (training::spec::HasNumericTargets(spec)) {
+    if (!model.has_num_outputs()) model.set_num_outputs(outputs);
+  } else if (!model.has_num_classes()) {
+    model.set_num_classes(outputs);
+  }
 }
 
 bool Overridden(const std::vector<std::pair<std::string, std::string>>& sets,
@@ -104,19 +114,24 @@ absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console&
   const auto base_of = [&](absl::string_view path) {
     return Overridden(sets, path) ? fs::current_path() : base;
   };
-  int64_t classes_of_graph = 0;
-  const auto read_graph = [&](const std::string& path) -> absl::StatusOr<job::v1::Graph> {
+  int64_t outputs_of_graph = 0;
+  const auto read_graph = [&](const std::string& path,
+                              bool numbers) -> absl::StatusOr<job::v1::Graph> {
     if (!IsOnnxFile(path)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "'", path,
           "', want a group of keys, or the name of an ONNX file, which ends with .onnx"));
     }
-    const auto onnx = ReadOnnxFile(Absolute(path, base_of("model.graph")));
+    using training::onnx::OnnxLoss;
+    const auto onnx =
+        ReadOnnxFile(Absolute(path, base_of("model.graph")),
+                     numbers ? OnnxLoss::kMeanSquaredError : OnnxLoss::kSoftmaxCrossEntropy);
     if (!onnx.ok()) return onnx.status();
-    classes_of_graph = onnx->graph.num_classes();
-    if (classes_of_graph < 2 || classes_of_graph > kMaxClasses) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": has ", classes_of_graph, " outputs, want 2 to ", kMaxClasses));
+    outputs_of_graph = onnx->graph.num_classes();
+    const int64_t fewest = numbers ? 1 : 2;
+    if (outputs_of_graph < fewest || outputs_of_graph > kMaxOutputs) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": has ", outputs_of_graph, " outputs, want ", fewest, " to ", kMaxOutputs));
     }
     job::v1::Graph graph = training::spec::ToMessage(onnx->graph);
     for (const int64_t size : onnx->graph.input_shape()) graph.add_input_shape(size);
@@ -134,9 +149,7 @@ absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console&
   auto& data = *file.spec.mutable_data();
   if (data.has_uri()) data.set_uri(Absolute(data.uri(), base_of("data.uri")));
   auto& model = *file.spec.mutable_model();
-  if (classes_of_graph > 0 && !model.has_num_classes()) {
-    model.set_num_classes(static_cast<int32_t>(classes_of_graph));
-  }
+  if (outputs_of_graph > 0) SetOutputs(static_cast<int32_t>(outputs_of_graph), file.spec);
   if (model.has_initial_weights() && !IsCheckpointName(model.initial_weights())) {
     model.set_initial_weights(Absolute(model.initial_weights(), base_of("model.initial_weights")));
   }

@@ -19,6 +19,7 @@
 #include "services/server/signals.h"
 #include "training/history/event_file.h"
 #include "training/history/job_history.h"
+#include "training/spec/validate.h"
 
 namespace capstan::client {
 namespace {
@@ -120,6 +121,20 @@ ExitCode WriteEvents(const MetricsOptions& options, JobClient& client, const Con
   return kExitDone;
 }
 
+// The metrics of a plot or a table; empty: all. `numbers`: targets are numbers, so there is no
+// accuracy.
+std::vector<std::string> DefaultNames(bool numbers, bool plot, bool evaluated, bool table) {
+  std::vector<std::string> names = {"loss"};
+  if (!numbers) names.push_back("accuracy");
+  if (!plot || evaluated) names.push_back(numbers ? "validation_loss" : "validation_accuracy");
+  if (plot) {
+    names.push_back("samples_per_second");
+  } else {
+    names.insert(names.end(), {"learning_rate", "samples_per_second", "step_seconds"});
+  }
+  return plot || table ? names : std::vector<std::string>();
+}
+
 ExitCode Metrics(const MetricsOptions& options, JobClient& client, const Console& console) {
   const bool whole = options.plot || console.json() || console.output == Output::kCsv;
   const auto fetched = FetchHistory(client, options.job_id,
@@ -130,13 +145,9 @@ ExitCode Metrics(const MetricsOptions& options, JobClient& client, const Console
   const JobHistory& history = fetched->history;
 
   std::vector<std::string> names = options.names;
-  if (names.empty() && options.plot) {
-    names = {"loss", "accuracy", "samples_per_second"};
-    if (!history.evaluations.empty()) names.insert(names.begin() + 2, "validation_accuracy");
-  }
-  if (names.empty() && console.output == Output::kTable) {
-    names = {"loss",          "accuracy",           "validation_accuracy",
-             "learning_rate", "samples_per_second", "step_seconds"};
+  if (names.empty()) {
+    names = DefaultNames(training::spec::HasNumericTargets(fetched->job.spec()), options.plot,
+                         !history.evaluations.empty(), console.output == Output::kTable);
   }
   if (names.empty()) names = MetricNames();
   std::vector<Curve> curves;

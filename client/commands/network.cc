@@ -64,7 +64,8 @@ absl::StatusOr<Network> OfJobFile(const std::string& file, const NetworkFlags& f
   if (!spec.ok()) return spec.status();
   training::spec::FillDefaults(*spec);
   absl::StatusOr<training::Graph> graph = absl::InternalError("");
-  if (flags.input.has_value() && !spec->model().has_num_classes()) {  // of a text
+  if (flags.input.has_value() && !spec->model().has_num_classes() &&
+      !spec->model().has_num_outputs()) {  // of a text
     return absl::InvalidArgumentError(
         absl::StrCat("'model.num_classes' follows from the text: beside ", flags.input_flag,
                      " give ", flags.classes_flag));

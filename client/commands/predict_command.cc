@@ -77,7 +77,25 @@ absl::StatusOr<std::unique_ptr<data::Dataset>> OpenData(const PredictFlags& opti
                            options.split == "test" ? data::Split::kTest : data::Split::kTrain);
 }
 
+// Where targets are numbers: all targets, then all outputs.
+std::string NumbersRow(const Prediction& prediction) {
+  std::string row = absl::StrCat(prediction.sample);
+  for (const float target : prediction.targets) absl::StrAppendFormat(&row, ",%.9g", target);
+  for (const float output : prediction.logits) absl::StrAppendFormat(&row, ",%.9g", output);
+  return row + "\n";
+}
+
+std::string NumbersHead(int64_t outputs) {
+  if (outputs == 1) return "sample,target,predicted\n";
+  std::string head = "sample";
+  for (const char* const name : {"target", "predicted"}) {
+    for (int64_t i = 0; i < outputs; ++i) absl::StrAppend(&head, ",", name, "_", i);
+  }
+  return head + "\n";
+}
+
 std::string CsvRow(const Prediction& prediction, bool logits) {
+  if (!prediction.targets.empty()) return NumbersRow(prediction);
   std::string row =
       absl::StrCat(prediction.sample, ",", prediction.label, ",", prediction.predicted, ",");
   if (std::isfinite(prediction.probability)) {
@@ -89,7 +107,9 @@ std::string CsvRow(const Prediction& prediction, bool logits) {
   return row + "\n";
 }
 
-std::string CsvHead(bool logits, int64_t classes) {
+std::string CsvHead(bool logits, const training::Graph& graph) {
+  const int64_t classes = graph.num_classes();
+  if (graph.target_size() > 0) return NumbersHead(classes);
   std::string head = "sample,label,predicted,probability";
   for (int64_t i = 0; logits && i < classes; ++i) absl::StrAppend(&head, ",logit_", i);
   return head + "\n";
@@ -99,13 +119,22 @@ double Share(int64_t part, int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
 }
 
+double MeanLoss(const PredictionSums& sums) {
+  return sums.loss_sum / static_cast<double>(std::max<int64_t>(1, sums.samples));
+}
+
 std::string ResultText(const CheckpointWeights& weights, const PredictFlags& options,
                        const PredictionSums& sums, int width) {
-  std::string text = absl::StrFormat(
-      "%s@%s  %d %s samples\naccuracy  %.4f  %d of them\nloss      %.6g\n\n", weights.job.job_id(),
-      weights.found.saved.id(), sums.samples, options.split == "test" ? "test" : "training",
-      Share(sums.correct, sums.samples), sums.correct,
-      sums.loss_sum / static_cast<double>(std::max<int64_t>(1, sums.samples)));
+  const char* const split = options.split == "test" ? "test" : "training";
+  if (weights.graph.target_size() > 0) {
+    return absl::StrFormat("%s@%s  %d %s samples\nloss      %.6g  mean squared error\n",
+                           weights.job.job_id(), weights.found.saved.id(), sums.samples, split,
+                           MeanLoss(sums));
+  }
+  std::string text =
+      absl::StrFormat("%s@%s  %d %s samples\naccuracy  %.4f  %d of them\nloss      %.6g\n\n",
+                      weights.job.job_id(), weights.found.saved.id(), sums.samples, split,
+                      Share(sums.correct, sums.samples), sums.correct, MeanLoss(sums));
   TextTable table({"CLASS", "SAMPLES", "CORRECT", "RECALL", "PREDICTED", "PRECISION"});
   for (size_t i = 0; i < sums.classes.size(); ++i) {
     const ClassCounts& counts = sums.classes[i];
@@ -130,17 +159,20 @@ std::string ResultJson(const CheckpointWeights& weights, const PredictFlags& opt
                        {"correct", counts.correct},
                        {"predicted", counts.predicted}});
   }
-  const double loss = sums.loss_sum / static_cast<double>(std::max<int64_t>(1, sums.samples));
-  return Dump({{"job_id", weights.job.job_id()},
-               {"checkpoint", weights.found.saved.id()},
-               {"step", weights.found.saved.step()},
-               {"split", options.split},
-               {"samples", sums.samples},
-               {"correct", sums.correct},
-               {"accuracy", Share(sums.correct, sums.samples)},
-               {"loss", std::isfinite(loss) ? nlohmann::json(loss) : nlohmann::json()},
-               {"classes", classes}}) +
-         "\n";
+  nlohmann::ordered_json result = {{"job_id", weights.job.job_id()},
+                                   {"checkpoint", weights.found.saved.id()},
+                                   {"step", weights.found.saved.step()},
+                                   {"split", options.split},
+                                   {"samples", sums.samples}};
+  const bool numbers = weights.graph.target_size() > 0;
+  if (!numbers) {
+    result["correct"] = sums.correct;
+    result["accuracy"] = Share(sums.correct, sums.samples);
+  }
+  const double loss = MeanLoss(sums);
+  result["loss"] = std::isfinite(loss) ? nlohmann::json(loss) : nlohmann::json();
+  if (!numbers) result["classes"] = classes;
+  return Dump(result) + "\n";
 }
 
 // The flag of a job that was given for an ONNX file; empty: none.
@@ -168,6 +200,9 @@ ExitCode PredictHere(const PredictFlags& options, JobClient& client, const Conso
   auto weights = FindWeights(client, options.name);
   if (!weights.ok()) return ReportCheckpoint(client, options.name, weights.status(), console);
 
+  if (options.logits && weights->graph.target_size() > 0) {
+    return RefuseFlag("--logits", "the file of --out has the network's numbers anyway", console);
+  }
   const auto dataset = OpenData(options, weights->job.resolved());
   if (!dataset.ok()) {
     console.Err(absl::StrCat("capstan: the samples must be on this host",
@@ -202,7 +237,7 @@ ExitCode PredictHere(const PredictFlags& options, JobClient& client, const Conso
   }
 
   std::unique_ptr<services::AtomicFile> file;
-  std::string rows = CsvHead(options.logits, weights->graph.num_classes());
+  std::string rows = CsvHead(options.logits, weights->graph);
   if (!options.out.empty()) {
     auto created = services::AtomicFile::Create(options.out);
     if (!created.ok()) {

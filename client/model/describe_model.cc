@@ -49,9 +49,10 @@ std::string Mebibytes(int64_t bytes) {
 }  // namespace
 
 std::string ModelText(const Graph& graph, const ModelMemory& memory, int width) {
-  std::string text = absl::StrCat(graph.name(), " on images of ",
-                                  ShapeToString(graph.input_shape()), ", ", graph.num_classes(),
-                                  " classes: ", Grouped(graph.parameter_elements()), " parameters");
+  std::string text = absl::StrCat(
+      graph.name(), " on images of ", ShapeToString(graph.input_shape()), ", ", graph.num_classes(),
+      graph.target_size() > 0 ? " outputs: " : " classes: ", Grouped(graph.parameter_elements()),
+      " parameters");
   if (graph.statistic_elements() > 0) {
     absl::StrAppend(&text, ", ", Grouped(graph.statistic_elements()), " running statistics");
   }
@@ -114,14 +115,15 @@ nlohmann::ordered_json ModelJson(const Graph& graph, const ModelMemory& memory) 
                      {"parameters", parameters},
                      {"flops", graph.instance(node).inferred.flops}});
   }
-  nlohmann::ordered_json json = {{"name", graph.name()},
-                                 {"input", graph.input_shape()},
-                                 {"num_classes", graph.num_classes()},
-                                 {"parameters", graph.parameter_elements()},
-                                 {"statistics", graph.statistic_elements()},
-                                 {"forward_flops", graph.forward_flops()},
-                                 {"training_flops", graph.training_flops()},
-                                 {"nodes", nodes}};
+  nlohmann::ordered_json json = {
+      {"name", graph.name()},
+      {"input", graph.input_shape()},
+      {graph.target_size() > 0 ? "num_outputs" : "num_classes", graph.num_classes()},
+      {"parameters", graph.parameter_elements()},
+      {"statistics", graph.statistic_elements()},
+      {"forward_flops", graph.forward_flops()},
+      {"training_flops", graph.training_flops()},
+      {"nodes", nodes}};
   if (memory.batch > 0) {
     json["memory"] = {{"batch", memory.batch},
                       {"plan_bytes", memory.plan_bytes},

@@ -33,11 +33,11 @@ void AcceptImages(training::onnx::OnnxModel& model) {
 
 bool IsOnnxFile(const std::string& path) { return absl::EndsWith(path, ".onnx"); }
 
-absl::StatusOr<OnnxFile> ReadOnnxFile(const std::string& path) {
+absl::StatusOr<OnnxFile> ReadOnnxFile(const std::string& path, training::onnx::OnnxLoss loss) {
   const absl::StatusOr<std::string> bytes =
       services::ReadWholeFile(path, training::onnx::OnnxLimits().max_bytes);
   if (!bytes.ok()) return absl::InvalidArgumentError(bytes.status().message());
-  absl::StatusOr<training::onnx::OnnxModel> model = training::onnx::ReadOnnx(*bytes);
+  absl::StatusOr<training::onnx::OnnxModel> model = training::onnx::ReadOnnx(*bytes, {}, loss);
   if (!model.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", model.status().message()));
   }

@@ -17,10 +17,12 @@ struct OnnxFile {
   training::onnx::OnnxModel model;
   training::Graph graph;  // the model with its loss
 };
-// A network whose input is [features] gets a node in front, and reads images [1, 1, features].
+// `loss` is that of the network. A network whose input is [features] gets a node in front, and reads images [1, 1, features].
 // InvalidArgument: the file cannot be read or cannot be a network here. The message begins with the
 // path.
-absl::StatusOr<OnnxFile> ReadOnnxFile(const std::string& path);
+absl::StatusOr<OnnxFile> ReadOnnxFile(
+    const std::string& path,
+    training::onnx::OnnxLoss loss = training::onnx::OnnxLoss::kSoftmaxCrossEntropy);
 
 }  // namespace capstan::client
 

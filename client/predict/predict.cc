@@ -29,6 +29,44 @@ double Judge(Prediction& prediction) {
   return training::PortableLog(sum) + shift - static_cast<double>(logits[prediction.label]);
 }
 
+// As training/ops/mean_squared_error.
+double SquaredError(const Prediction& prediction) {
+  double sum = 0;
+  for (size_t k = 0; k < prediction.logits.size(); ++k) {
+    const double error =
+        static_cast<double>(prediction.logits[k]) - static_cast<double>(prediction.targets[k]);
+    sum += error * error;
+  }
+  return sum / static_cast<double>(prediction.logits.size());
+}
+
+// Counts a sample whose target is a class.
+void Count(Prediction& prediction, PredictionSums& sums) {
+  sums.loss_sum += Judge(prediction);
+  ++sums.classes[prediction.label].samples;
+  if (prediction.predicted != kNoClass) ++sums.classes[prediction.predicted].predicted;
+  if (prediction.predicted == prediction.label) {
+    ++sums.correct;
+    ++sums.classes[prediction.label].correct;
+  }
+}
+
+// Samples computed at a time.
+struct PredictBatch {
+  std::vector<int64_t> indices;
+  std::vector<float> images, logits, targets;
+  std::vector<int32_t> labels;
+
+  absl::Status Read(const data::Dataset& dataset) {
+    if (!targets.empty()) {
+      if (absl::Status status = dataset.ReadTargets(indices, targets.data()); !status.ok()) {
+        return status;
+      }
+    }
+    return dataset.Read(indices, /*epoch=*/0, images.data(), labels.data());
+  }
+};
+
 }  // namespace
 
 absl::StatusOr<PredictionSums> Predict(engine::Device& device, const training::Graph& graph,
@@ -45,42 +83,43 @@ absl::StatusOr<PredictionSums> Predict(engine::Device& device, const training::G
 
   const int64_t classes = graph.num_classes();
   PredictionSums sums;
-  sums.classes.resize(static_cast<size_t>(classes));
+  const int64_t targets = graph.target_size();
+  if (targets == 0) sums.classes.resize(static_cast<size_t>(classes));
   const int64_t count =
       options.limit > 0 ? std::min(options.limit, dataset.info().count) : dataset.info().count;
   const int64_t size = std::min(count, options.max_batch);
-  std::vector<int64_t> indices;
-  std::vector<float> images, logits;
-  std::vector<int32_t> labels(static_cast<size_t>(size));
+  PredictBatch at;
   try {
-    images.resize(static_cast<size_t>(size * dataset.info().image_size()));
-    logits.resize(static_cast<size_t>(size * classes));
+    at.labels.resize(static_cast<size_t>(size));
+    at.images.resize(static_cast<size_t>(size * dataset.info().image_size()));
+    at.logits.resize(static_cast<size_t>(size * classes));
+    at.targets.resize(static_cast<size_t>(size * targets));
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for ", size, " samples at a time: give a smaller --batch"));
   }
   for (int64_t first = 0; first < count; first += size) {
-    indices.clear();
-    for (int64_t i = first; i < std::min(count, first + size); ++i) indices.push_back(i);
-    absl::Status status = dataset.Read(indices, /*epoch=*/0, images.data(), labels.data());
+    at.indices.clear();
+    for (int64_t i = first; i < std::min(count, first + size); ++i) at.indices.push_back(i);
+    absl::Status status = at.Read(dataset);
     if (!status.ok()) return status;
     engine::SampleBatch batch;
-    batch.images = images.data();
-    batch.labels = labels.data();
-    batch.count = static_cast<int64_t>(indices.size());
-    if (status = (*plan)->Predict(batch, logits.data()); !status.ok()) return status;
+    batch.images = at.images.data();
+    batch.labels = at.labels.data();
+    batch.count = static_cast<int64_t>(at.indices.size());
+    if (status = (*plan)->Predict(batch, at.logits.data()); !status.ok()) return status;
     for (int64_t i = 0; i < batch.count; ++i) {
       Prediction prediction;
-      prediction.sample = indices[i];
-      prediction.label = labels[i];
-      prediction.logits = absl::MakeConstSpan(&logits[i * classes], static_cast<size_t>(classes));
-      sums.loss_sum += Judge(prediction);
+      prediction.sample = at.indices[i];
+      prediction.label = at.labels[i];
+      const auto length = static_cast<size_t>(classes);
+      prediction.logits = absl::MakeConstSpan(&at.logits[i * classes], length);
       ++sums.samples;
-      ++sums.classes[prediction.label].samples;
-      if (prediction.predicted != kNoClass) ++sums.classes[prediction.predicted].predicted;
-      if (prediction.predicted == prediction.label) {
-        ++sums.correct;
-        ++sums.classes[prediction.label].correct;
+      if (targets > 0) {
+        prediction.targets = absl::MakeConstSpan(&at.targets[i * targets], length);
+        sums.loss_sum += SquaredError(prediction);
+      } else {
+        Count(prediction, sums);
       }
       if (status = each(prediction); !status.ok()) return status;
     }

@@ -18,14 +18,16 @@ namespace capstan::client {
 
 inline constexpr int32_t kNoClass = -1;
 
-// What the network says about one sample.
+// What the network says about one sample. Where targets are numbers, only `sample`, `targets` and
+// `logits` are set.
 struct Prediction {
   int64_t sample = 0;  // its place in the data set
   int32_t label = 0;
   // The class with the largest logit, the first of equal ones. kNoClass: a logit is NaN.
   int32_t predicted = kNoClass;
-  double probability = 0;          // softmax of the logits at `predicted`; NaN without a class
-  absl::Span<const float> logits;  // [classes], the input of the loss; valid during the call
+  double probability = 0;           // softmax of the logits at `predicted`; NaN without a class
+  absl::Span<const float> logits;   // [classes], the input of the loss; valid during the call
+  absl::Span<const float> targets;  // as many as logits, or none; valid during the call
 };
 
 struct ClassCounts {
@@ -37,8 +39,10 @@ struct ClassCounts {
 struct PredictionSums {
   int64_t samples = 0;
   int64_t correct = 0;
-  double loss_sum = 0;  // cross-entropy of the labels in nats, without label smoothing
-  std::vector<ClassCounts> classes;
+  // Cross-entropy of the labels in nats, without label smoothing. Where targets are numbers, the
+  // squared error of each sample, averaged over its numbers.
+  double loss_sum = 0;
+  std::vector<ClassCounts> classes;  // empty where targets are numbers
 };
 
 struct PredictOptions {

@@ -1,5 +1,6 @@
 #include "client/predict/predict.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "training/graph/tensors.h"
 #include "training/ops/flatten/flatten.h"
 #include "training/ops/gemm/gemm.h"
+#include "training/ops/mean_squared_error/mean_squared_error.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace capstan::client {
@@ -42,10 +44,22 @@ class Pairs final : public data::Dataset {
     return absl::OkStatus();
   }
   void Break(int64_t index) { broken_ = index; }
+  absl::Status ReadTargets(absl::Span<const int64_t> indices, float* targets) const override {
+    for (const int64_t index : indices) {
+      targets = std::copy_n(&targets_[3 * index], 3, targets);
+    }
+    return absl::OkStatus();
+  }
+  // Three numbers for each sample.
+  void SetTargets(std::vector<float> targets) {
+    targets_ = std::move(targets);
+    info_.target_size = 3;
+  }
 
  private:
   std::vector<float> images_;
   std::vector<int32_t> labels_;
+  std::vector<float> targets_;
   data::DatasetInfo info_;
   int64_t broken_ = -1;
 };
@@ -124,6 +138,31 @@ TEST_F(PredictTest, CountsByClass) {
                   loss({-1, 0, 1}, 2),
               1e-12);
   EXPECT_NEAR(seen_[0].probability, std::exp(3) / (std::exp(3) + 1 + std::exp(1)), 1e-12);
+}
+
+// The outputs are (x0, x1, 1).
+TEST_F(PredictTest, ComparesNumbersWithTargets) {
+  const training::Graph graph =
+      *training::Graph::Build("pairs", {1, 1, 2},
+                              {{"flat", training::Flatten(), {0}},
+                               {"fc", training::Gemm{.out_features = 3}, {1}},
+                               {"loss", training::MeanSquaredErrorLoss(), {2}}});
+  Pairs set({3, 0, 0, 2, 5, 5}, {0, 0, 0});
+  set.SetTargets({3, 1, 1, 2, 2, 2, 4, 5, 0.5});
+  std::vector<std::vector<float>> outputs, targets;
+  const auto sums = Predict(
+      *device_, graph, layout_, weights_, set, {.max_batch = 2}, [&](const Prediction& prediction) {
+        outputs.emplace_back(prediction.logits.begin(), prediction.logits.end());
+        targets.emplace_back(prediction.targets.begin(), prediction.targets.end());
+        return absl::OkStatus();
+      });
+  ASSERT_TRUE(sums.ok()) << sums.status();
+  EXPECT_EQ(sums->samples, 3);
+  EXPECT_EQ(sums->correct, 0);
+  EXPECT_TRUE(sums->classes.empty());
+  EXPECT_NEAR(sums->loss_sum, (0 + 1 + 0) / 3.0 + (4 + 0 + 1) / 3.0 + (1 + 0 + 0.25) / 3.0, 1e-12);
+  EXPECT_THAT(outputs[1], ElementsAre(0, 2, 1));
+  EXPECT_THAT(targets[1], ElementsAre(2, 2, 2));
 }
 
 TEST_F(PredictTest, ALimitIsAPrefix) {

@@ -13,9 +13,12 @@
 #include "client/text/screen_text.h"
 #include "services/visible_text/visible_text.h"
 #include "training/history/job_history.h"
+#include "training/spec/validate.h"
 
 namespace capstan::client {
 namespace {
+
+using training::spec::HasNumericTargets;
 
 constexpr int kBarWidth = 24;
 constexpr int kLeastBarWidth = 5;  // a shorter bar says less than the number beside it
@@ -60,11 +63,18 @@ std::string ShortDuration(double seconds) {
 
 std::string EpochLine(const job::v1::Job& job, const common::v1::EpochRecord& epoch) {
   std::string out = absl::StrFormat(
-      "Epoch[%d] Step[%d] Speed: %s samples/sec train-loss=%s train-accuracy=%s", epoch.epoch(),
+      "Epoch[%d] Step[%d] Speed: %s samples/sec train-loss=%s", epoch.epoch(),
       training::LastStepOf(epoch, job.resolved().steps_per_epoch(), job.progress().total_steps()),
       MetricText(epoch.has_samples_per_second(), epoch.samples_per_second(), 1),
-      MetricText(epoch.has_train_loss(), epoch.train_loss(), 4),
-      MetricText(epoch.has_train_accuracy(), epoch.train_accuracy(), 4));
+      MetricText(epoch.has_train_loss(), epoch.train_loss(), 4));
+  if (HasNumericTargets(job.spec())) {
+    if (epoch.has_validation_loss()) {
+      absl::StrAppend(&out, " validation-loss=", MetricText(true, epoch.validation_loss(), 4));
+    }
+    return out;
+  }
+  absl::StrAppend(
+      &out, " train-accuracy=", MetricText(epoch.has_train_accuracy(), epoch.train_accuracy(), 4));
   if (epoch.has_validation_accuracy()) {
     absl::StrAppend(&out,
                     " validation-accuracy=", MetricText(true, epoch.validation_accuracy(), 4));
@@ -135,18 +145,18 @@ std::string LiveLines(const job::v1::Job& job, const ViewStyle& style) {
     bar = absl::StrCat(" [", std::string(static_cast<size_t>(filled), '#'),
                        std::string(static_cast<size_t>(cells - filled), '-'), "]");
   }
-  std::vector<std::string> parts = {
-      absl::StrCat("loss ", MetricText(p.has_loss(), p.loss(), 4)),
-      absl::StrCat("accuracy ",
-                   p.has_accuracy() ? absl::StrFormat("%.1f%%", 100 * p.accuracy()) : "-"),
-      absl::StrCat("lr ", p.has_learning_rate() ? absl::StrCat(p.learning_rate()) : "-"),
-      absl::StrCat(MetricText(p.has_samples_per_second(), p.samples_per_second(), 0),
-                   " samples/s")};
+  std::vector<std::string> parts = {absl::StrCat("loss ", MetricText(p.has_loss(), p.loss(), 4))};
+  if (!HasNumericTargets(job.spec())) {
+    parts.push_back(absl::StrCat(
+        "accuracy ", p.has_accuracy() ? absl::StrFormat("%.1f%%", 100 * p.accuracy()) : "-"));
+  }
+  parts.push_back(
+      absl::StrCat("lr ", p.has_learning_rate() ? absl::StrCat(p.learning_rate()) : "-"));
+  parts.push_back(absl::StrCat(MetricText(p.has_samples_per_second(), p.samples_per_second(), 0),
+                               " samples/s"));
   const auto second = [&parts] { return absl::StrJoin(parts, "   "); };
   // If it is too long, the learning rate goes first, then accuracy. Loss and speed stay.
-  for (const int least : {2, 1}) {
-    if (ShownWidth(second()) > width) parts.erase(parts.begin() + least);
-  }
+  while (parts.size() > 2 && ShownWidth(second()) > width) parts.erase(parts.end() - 2);
   const std::string third =
       Printable(job.message().empty() ? SaveTroubleOf(job).text : job.message());
   return absl::StrCat(CutLine(absl::StrCat(painted, epoch, step, percent, bar, eta), width), "\n",
@@ -167,9 +177,14 @@ std::string Summary(const job::v1::Job& job, const ViewStyle& style) {
   if (!job.message().empty()) absl::StrAppend(&out, Printable(job.message()), "\n");
   if (job.state() != common::v1::JOB_STATE_SUCCEEDED) return out;
   if (!job.epochs().empty()) {
+    const bool numbers = HasNumericTargets(job.spec());
     const auto& last = *job.epochs().rbegin();
-    const bool validated = last.has_validation_accuracy();
-    if (validated || last.has_train_accuracy()) {
+    const bool validated = numbers ? last.has_validation_loss() : last.has_validation_accuracy();
+    if (numbers && (validated || last.has_train_loss())) {
+      absl::StrAppendFormat(&out, "loss        %.6g on the %s set after epoch %d\n",
+                            validated ? last.validation_loss() : last.train_loss(),
+                            validated ? "test" : "training", last.epoch());
+    } else if (!numbers && (validated || last.has_train_accuracy())) {
       absl::StrAppendFormat(&out, "accuracy    %.4f on the %s set after epoch %d\n",
                             validated ? last.validation_accuracy() : last.train_accuracy(),
                             validated ? "test" : "training", last.epoch());

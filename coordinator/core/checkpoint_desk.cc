@@ -223,7 +223,11 @@ void CheckpointDesk::Prune(Job& job) {
   const size_t latest = spec.has_keep_latest() ? spec.keep_latest() : kDefaultKeepLatest;
   job.checkpoints().Prune(
       latest, static_cast<size_t>(spec.keep_best()),
-      [&job](int64_t step) { return job.MetricOf(step); },
+      [&job](int64_t step) {
+        std::optional<double> metric = job.MetricOf(step);
+        if (metric.has_value() && job.SmallerIsBetter()) metric = -*metric;
+        return metric;
+      },
       [this, &job](const std::string& id) {
         return id == job.lineages().base() || !folders_.WhoBeginsFrom(job, id).empty();
       });

@@ -124,8 +124,13 @@ std::optional<double> History::MetricOf(int64_t step, const job::v1::ResolvedSpe
                         : step % spec.steps_per_epoch() == 0 ? step / spec.steps_per_epoch()
                                                              : 0;
   const auto its = epochs_.find(static_cast<int32_t>(epoch));
-  if (its == epochs_.end() || !its->second.has_validation_accuracy()) return std::nullopt;
-  return its->second.validation_accuracy();
+  if (its == epochs_.end()) return std::nullopt;
+  const common::v1::EpochRecord& record = its->second;
+  const bool loss = spec.spec().evaluation().metric() == "loss";
+  if (!(loss ? record.has_validation_loss() : record.has_validation_accuracy())) {
+    return std::nullopt;
+  }
+  return loss ? record.validation_loss() : record.validation_accuracy();
 }
 
 void History::BeginLineage(int64_t base_step, int64_t samples_used, int64_t steps_per_epoch) {

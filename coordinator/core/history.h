@@ -48,7 +48,7 @@ class History {
 
   // A point of metrics at the lead's newest step, with what the tasks spent since the last one.
   void AddPoint(std::vector<Task>& tasks, absl::Time wall);
-  // The validation accuracy of a version. nullopt: it was not evaluated.
+  // The job's evaluation.metric of a version. nullopt: it was not evaluated.
   std::optional<double> MetricOf(int64_t step, const job::v1::ResolvedSpec& spec) const;
 
   // What came after the base is dropped. The lead has reported nothing yet.

@@ -47,6 +47,10 @@ std::optional<double> Job::MetricOf(int64_t step) const {
   return history_.MetricOf(step, *resolved());
 }
 
+bool Job::SmallerIsBetter() const {
+  return resolved().has_value() && resolved()->spec().evaluation().metric() == "loss";
+}
+
 absl::Duration Job::Deadline() const {
   const job::v1::Limits& limits = spec().limits();
   const double seconds =
@@ -108,6 +112,7 @@ job::v1::SavedCheckpoint Job::Described(const SavedManifest& manifest) const {
   job::v1::SavedCheckpoint out = manifest.saved;
   const std::optional<double> metric = MetricOf(out.step());
   if (metric.has_value()) out.set_metric(*metric);
+  out.set_smaller_is_better(SmallerIsBetter());
   return out;
 }
 
@@ -141,7 +146,8 @@ Job::News Job::TakeNews() {
 bool SameData(const common::v1::DatasetInfo& a, const common::v1::DatasetInfo& b) {
   return a.train_samples() == b.train_samples() && a.test_samples() == b.test_samples() &&
          a.channels() == b.channels() && a.height() == b.height() && a.width() == b.width() &&
-         a.num_classes() == b.num_classes() && a.train_batches() == b.train_batches();
+         a.num_classes() == b.num_classes() && a.train_batches() == b.train_batches() &&
+         a.target_size() == b.target_size();
 }
 
 absl::Status CheckOwner(const Job& job, const Caller& caller) {

@@ -129,8 +129,9 @@ class Job {
   // All that the last version's manifest needs was reported.
   bool EndIsReported() const;
   bool AllShardsReady() const { return members_.AllShardsReady(view().lineage()); }
-  // The validation accuracy of a version. nullopt: it was not evaluated.
+  // The job's evaluation.metric of a version. nullopt: it was not evaluated.
   std::optional<double> MetricOf(int64_t step) const;
+  bool SmallerIsBetter() const;  // of this metric
   const job::v1::Recovery& recovery_spec() const {
     return resolved().has_value() ? resolved()->spec().recovery() : spec().recovery();
   }

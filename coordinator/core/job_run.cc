@@ -24,7 +24,9 @@ using common::v1::JOB_STATE_SUSPENDED;
 std::string DataText(const common::v1::DatasetInfo& data) {
   return absl::StrCat(
       data.train_samples(), " + ", data.test_samples(), " samples of ", data.channels(), "x",
-      data.height(), "x", data.width(), ", ", data.num_classes(), " classes",
+      data.height(), "x", data.width(), ", ",
+      data.target_size() > 0 ? absl::StrCat("targets of ", data.target_size(), " numbers")
+                             : absl::StrCat(data.num_classes(), " classes"),
       data.train_batches() > 0 ? absl::StrCat(", ", data.train_batches(), " of 5 batches") : "");
 }
 

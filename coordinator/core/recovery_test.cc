@@ -186,6 +186,33 @@ class OneStepEpochsTest : public RecoveryTest {
   OneStepEpochsTest() : RecoveryTest(StepsPerEpoch(1)) {}
 };
 
+// Of a loss the smallest is the best.
+TEST_F(OneStepEpochsTest, TheBestMayBeThatOfTheSmallestLoss) {
+  job::v1::JobSpec spec = Spec(1, 1);
+  spec.mutable_evaluation()->set_metric("loss");
+  spec.mutable_checkpoint()->set_keep_latest(1);
+  spec.mutable_checkpoint()->set_keep_best(1);
+  Running(1, 1, spec);
+  const double losses[] = {0.5, 0.25, 0.75};
+  for (int32_t i = 0; i < 3; ++i) {
+    common::v1::EpochRecord* epoch = Lead(4 + i).add_epochs();
+    epoch->set_epoch(4 + i);
+    epoch->set_validation_loss(losses[i]);
+    epoch->set_validation_accuracy(losses[i]);
+    Lead(4 + i);
+    Save(4 + i);
+  }
+  const job::v1::Job job = Job(id_);
+  ASSERT_THAT(job.checkpoints(), SizeIs(2));
+  EXPECT_EQ(job.checkpoints(0).step(), 6);
+  EXPECT_EQ(job.checkpoints(0).metric(), 0.75);
+  EXPECT_FALSE(job.checkpoints(0).best());
+  EXPECT_EQ(job.checkpoints(1).step(), 5);
+  EXPECT_EQ(job.checkpoints(1).metric(), 0.25);
+  EXPECT_TRUE(job.checkpoints(1).best());
+  EXPECT_TRUE(job.checkpoints(1).smaller_is_better());
+}
+
 TEST_F(OneStepEpochsTest, EveryCheckpointHasTheMetricOfItsStep) {
   Running(1, 1);
   common::v1::EpochRecord* epoch = Lead(4).add_epochs();

@@ -31,7 +31,7 @@ GangRequest RequestOf(const job::v1::JobSpec& spec) {
   } else if (resources.has_num_shards()) {
     request.num_shards = resources.num_shards();
   }
-  request.not_on_gpus = training::spec::NotOnGpus(spec.model());
+  request.not_on_gpus = training::spec::NotOnGpus(spec);
   return request;
 }
 

@@ -163,6 +163,7 @@ void ShardCore::MakeLead(const std::optional<training::LeadSnapshot>& snapshot) 
   if (options.clip_norm > 0) options.norm_chunks = training::NormTree(plan_.layout).chunk_count();
   options.pieces = plan_.pieces;
   options.asynchronous = plan_.asynchronous;
+  options.has_accuracy = plan_.has_accuracy;
   options.checkpoint_every_steps = plan_.checkpoint_every_steps;
   options.checkpoint_every = plan_.checkpoint_every;
   lead_.emplace(options, plan_.samples, plan_.evaluation, plan_.schedule, now_);

@@ -73,6 +73,7 @@ struct ShardPlan {
   double clip_norm = 0;                                  // as in training::LeadOptions
   std::shared_ptr<const training::TensorPieces> pieces;  // likewise
   bool asynchronous = false;
+  bool has_accuracy = true;    // as in training::LeadOptions
   int64_t max_staleness = -1;  // of an asynchronous job, until an order changes it; -1: any
   training::GradientFormat gradient_format;
   int64_t checkpoint_every_steps = 0;  // as in training::LeadOptions

@@ -10,6 +10,7 @@
 #include "training/graph/models.h"
 #include "training/ops/gather/gather.h"
 #include "training/ops/sequence_cross_entropy/sequence_cross_entropy.h"
+#include "training/spec/validate.h"
 
 namespace capstan::gpu_worker {
 namespace {
@@ -55,6 +56,9 @@ data::DatasetOptions MakeDatasetOptions(const job::v1::JobSpec& spec,
   options.num_classes = spec.model().has_num_classes()          ? spec.model().num_classes()
                         : options.format == data::Format::kText ? kMostCharacters
                                                                 : 10;
+  if (training::spec::HasNumericTargets(spec)) {
+    options.target_size = std::max(1, spec.model().num_outputs());
+  }
   options.seed = spec.training().seed();
   if (data.has_train_samples()) options.train_samples = data.train_samples();
   if (data.has_test_samples()) options.test_samples = data.test_samples();
@@ -91,6 +95,7 @@ absl::StatusOr<common::v1::DatasetInfo> ProbeJobData(const job::v1::JobSpec& spe
   info.set_width(static_cast<int32_t>(train.width));
   info.set_num_classes(static_cast<int32_t>(train.num_classes));
   info.set_train_batches(train.batches);
+  info.set_target_size(static_cast<int32_t>(train.target_size));
   return info;
 }
 

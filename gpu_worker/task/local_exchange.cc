@@ -15,6 +15,7 @@
 #include "training/optim/trust_rule.h"
 #include "training/spec/lead_messages.h"
 #include "training/spec/resolve.h"
+#include "training/spec/validate.h"
 
 namespace capstan::gpu_worker {
 
@@ -106,6 +107,7 @@ absl::Status LocalExchange::LoadBase() {
   options.clip_norm = training::spec::ClipNorm(spec);
   if (norms_.has_value()) options.norm_chunks = norms_->chunk_count();
   options.pieces = pieces_;
+  options.has_accuracy = !training::spec::HasNumericTargets(spec.spec());
   options.checkpoint_every_steps = spec.checkpoint_every_steps();
   options.checkpoint_every = training::spec::CheckpointEvery(spec);
   lead_ = std::make_unique<training::Lead>(options, job_->samples, job_->evaluation, job_->schedule,

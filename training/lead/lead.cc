@@ -310,15 +310,19 @@ void Lead::FinishEpoch() {
   EpochRecord record;
   record.epoch = ending_->epoch;
   record.train_loss = IfFinite(ending_->seals.loss_sum / samples);
-  record.train_accuracy = static_cast<double>(ending_->seals.correct) / samples;
+  if (options_.has_accuracy) {
+    record.train_accuracy = static_cast<double>(ending_->seals.correct) / samples;
+  }
   record.seconds = ending_->seconds;
   record.samples_per_second = IfFinite(samples / ending_->seconds);
   if (evaluating_) {
     SealSums sums;
     for (const std::optional<SealSums>& block : blocks_) sums += *block;
     record.validation_loss = IfFinite(sums.loss_sum / static_cast<double>(sums.samples));
-    record.validation_accuracy =
-        static_cast<double>(sums.correct) / static_cast<double>(sums.samples);
+    if (options_.has_accuracy) {
+      record.validation_accuracy =
+          static_cast<double>(sums.correct) / static_cast<double>(sums.samples);
+    }
   }
   epochs_.push_back(record);
   ending_.reset();
@@ -430,7 +434,7 @@ std::optional<double> Lead::last_learning_rate() const {
 }
 
 std::optional<double> Lead::running_accuracy() const {
-  if (epoch_.seals.samples == 0) return std::nullopt;
+  if (epoch_.seals.samples == 0 || !options_.has_accuracy) return std::nullopt;
   return static_cast<double>(epoch_.seals.correct) / static_cast<double>(epoch_.seals.samples);
 }
 

@@ -79,6 +79,7 @@ struct LeadOptions {
   // Shared with whoever else reads them. Null: the optimizer has no trust rule.
   std::shared_ptr<const TensorPieces> pieces;
   bool asynchronous = false;
+  bool has_accuracy = true;  // false: targets are numbers, and no record has an accuracy
 };
 
 // Order of block.proto.
@@ -249,7 +250,7 @@ class Lead {
   // Of the last decided step. Unset before there is one, and if the value is not finite.
   std::optional<double> last_loss() const { return last_loss_; }
   std::optional<double> last_learning_rate() const;
-  // Over the decided steps so far of the last step's epoch.
+  // Over the decided steps so far of the last step's epoch. Unset without accuracy.
   std::optional<double> running_accuracy() const;
   // Over the steps decided in about the last second.
   double samples_per_second() const { return samples_per_second_; }

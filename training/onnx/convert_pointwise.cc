@@ -58,7 +58,7 @@ void ConvertSoftmax(NodeConversion& node) {
   if (!node.ok()) return;
   const Shape& shape = node.ShapeOf(x);
   const bool all = joins ? axis == 1 : shape[axis - 1] == Elements(shape);
-  if (node.makes_output() && all) return node.DropFinalActivation(x);
+  if (node.makes_softmax_output() && all) return node.DropFinalActivation(x);
   // Joined axes of 1 change nothing.
   const bool one = std::all_of(shape.begin() + axis, shape.end(), [](int64_t n) { return n == 1; });
   if (joins && !one && axis == 1) {  // all of a sample

@@ -9,6 +9,7 @@
 #include "training/onnx/scan.h"
 #include "training/ops/concat/concat.h"
 #include "training/ops/flatten/flatten.h"
+#include "training/ops/mean_squared_error/mean_squared_error.h"
 #include "training/ops/parameter/parameter.h"
 #include "training/ops/reshape/reshape.h"
 #include "training/ops/slice/slice.h"
@@ -78,11 +79,14 @@ absl::Status ParseModel(absl::string_view bytes, const OnnxLimits& limits, v1::M
 
 }  // namespace
 
-absl::StatusOr<OnnxModel> ReadOnnx(absl::string_view bytes, const OnnxLimits& limits) {
+absl::StatusOr<OnnxModel> ReadOnnx(absl::string_view bytes, const OnnxLimits& limits,
+                                   OnnxLoss loss) {
   v1::ModelProto model;
   const absl::Status parsed = ParseModel(bytes, limits, model);
   if (!parsed.ok()) return parsed;
-  return Importer(model, ImportPurpose::kTraining, limits).Import();
+  const bool classes = loss == OnnxLoss::kSoftmaxCrossEntropy;
+  return Importer(model, classes ? ImportPurpose::kTraining : ImportPurpose::kRegression, limits)
+      .Import();
 }
 
 absl::StatusOr<OnnxNetwork> ReadOnnxNetwork(absl::string_view bytes, std::string name,
@@ -98,8 +102,10 @@ absl::StatusOr<Graph> WithLoss(const OnnxModel& model, std::string name) {
   if (model.output_shape.size() != 1) {
     nodes.push_back({FreeName(model, "flatten"), Flatten(), {static_cast<int>(nodes.size())}});
   }
-  nodes.push_back(
-      {FreeName(model, "loss"), SoftmaxCrossEntropyLoss(), {static_cast<int>(nodes.size())}});
+  const Operator loss = model.loss == OnnxLoss::kMeanSquaredError
+                            ? Operator(MeanSquaredErrorLoss())
+                            : Operator(SoftmaxCrossEntropyLoss());
+  nodes.push_back({FreeName(model, "loss"), loss, {static_cast<int>(nodes.size())}});
   return Graph::Build(std::move(name), model.input_shape, std::move(nodes));
 }
 
@@ -505,7 +511,8 @@ absl::StatusOr<OnnxModel> Importer::Finish() {
   std::vector<ValueId> ends = {*output};
   DropUnread(ends);
   // What is left contributes to the output, so the last node makes it.
-  if (!nodes_.empty()) DropSoftmaxBeforeViews();
+  if (purpose_ == ImportPurpose::kRegression) result_.loss = OnnxLoss::kMeanSquaredError;
+  if (!nodes_.empty() && purpose_ == ImportPurpose::kTraining) DropSoftmaxBeforeViews();
   if (nodes_.empty()) {
     return OfValue(result_.output_name, "no operator is between the input and the output");
   }

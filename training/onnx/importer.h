@@ -54,7 +54,8 @@ struct Binding {
   int constant = -1;
 };
 
-enum class ImportPurpose { kTraining, kPrediction };
+// kTraining: with a loss that contains a softmax; kRegression: with one that contains none.
+enum class ImportPurpose { kTraining, kRegression, kPrediction };
 
 // The graph as far as it is imported.
 class Importer {
@@ -64,7 +65,7 @@ class Importer {
            const OnnxLimits& limits)
       : model_(model), file_(model.graph()), purpose_(purpose), limits_(limits) {}
 
-  absl::StatusOr<OnnxModel> Import();                           // kTraining
+  absl::StatusOr<OnnxModel> Import();                           // kTraining, kRegression
   absl::StatusOr<OnnxNetwork> ImportNetwork(std::string name);  // kPrediction
 
  private:
@@ -137,11 +138,13 @@ class NodeConversion {
   const absl::Status& status() const { return status_; }
   void Refuse(absl::string_view what);
   int64_t operator_set() const { return importer_.operator_set_; }
-  bool for_training() const { return importer_.purpose_ == ImportPurpose::kTraining; }
+  bool for_training() const { return importer_.purpose_ != ImportPurpose::kPrediction; }
   const std::string& op() const { return node_.op_type(); }
   std::string output_name() const { return node_.output_size() > 0 ? node_.output(0) : ""; }
-  // Whether its first output is what the graph makes, and the loss follows.
-  bool makes_output() const { return for_training() && index_ == importer_.last_needed_; }
+  // Whether its first output is what the graph makes, and a loss follows that contains a softmax.
+  bool makes_softmax_output() const {
+    return importer_.purpose_ == ImportPurpose::kTraining && index_ == importer_.last_needed_;
+  }
 
   // Inputs. Those that are left out have no name.
   int input_count() const { return node_.input_size(); }

@@ -55,6 +55,9 @@ struct OnnxLimits {
   int64_t max_values = 64;                         // inputs, and outputs, of a network to run
 };
 
+// The loss that a network gets. A file has none.
+enum class OnnxLoss { kSoftmaxCrossEntropy, kMeanSquaredError };
+
 // A parameter of a node: the name and the shape are those of Graph::parameters().
 struct OnnxWeight {
   std::string name;  // "conv1.weight"
@@ -72,17 +75,19 @@ struct OnnxModel {
   // valid and unique.
   std::vector<GraphNode> nodes;
   std::vector<OnnxWeight> weights;  // as Graph::parameters(), running statistics included
-  // "Softmax" or "LogSoftmax", if the file applies one to the output. It is left out of the nodes,
-  // since the loss contains it. Else empty.
+  OnnxLoss loss = OnnxLoss::kSoftmaxCrossEntropy;
+  // "Softmax" or "LogSoftmax", if the file applies one to the output and `loss` contains it, which
+  // kMeanSquaredError does not. It is left out of the nodes. Else empty.
   std::string final_activation;
   // Weights of the file that several nodes read, in the order of the file. Each node has a copy, so
   // training changes them apart.
   std::vector<std::string> shared_weights;
 };
 
-absl::StatusOr<OnnxModel> ReadOnnx(absl::string_view bytes, const OnnxLimits& limits = {});
+absl::StatusOr<OnnxModel> ReadOnnx(absl::string_view bytes, const OnnxLimits& limits = {},
+                                   OnnxLoss loss = OnnxLoss::kSoftmaxCrossEntropy);
 
-// The model with a SoftmaxCrossEntropyLoss, and a Flatten before it if the output is not
+// The model with its loss, and a Flatten before it if the output is not
 // [features]. Their names are "loss" and "flatten", with a number if a node has that name.
 // InvalidArgument: the graph is refused, e.g. since it has too many nodes.
 absl::StatusOr<Graph> WithLoss(const OnnxModel& model, std::string name);

@@ -474,6 +474,25 @@ TEST(ReadOnnxTest, TheLastSoftmaxIsLeftOut) {
   }
 }
 
+// The mean squared error compares the file's output itself.
+TEST(ReadOnnxTest, TheLastSoftmaxStaysForNumbersAsTargets) {
+  for (const bool viewed : {false, true}) {
+    AfterRelu builder(viewed ? Shape{4, 1, 1} : Shape{4});
+    builder.SetOperatorSet(9);
+    builder.Node("Softmax", {"r"}, viewed ? "s" : "y");
+    if (viewed) builder.Node("Flatten", {"s"}, "y");
+    const auto model = ReadOnnx(builder.Bytes(), {}, OnnxLoss::kMeanSquaredError);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ(NodesOf(*model), viewed ? "relu1 Relu(0), softmax1 Softmax(1), flatten1 Flatten(2)"
+                                      : "relu1 Relu(0), softmax1 Softmax(1)");
+    EXPECT_EQ(model->final_activation, "");
+    const absl::StatusOr<Graph> graph = WithLoss(*model, "n");
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    EXPECT_EQ(graph->nodes().back().op.name, "MeanSquaredErrorLoss");
+    EXPECT_EQ(graph->target_size(), 4);
+  }
+}
+
 // By hand, on inputs where a wrong axis or order gives other numbers.
 TEST(ReadOnnxTest, PointwiseNodesComputeWhatTheyMean) {
   OnnxBuilder transpose({2, 1, 3});

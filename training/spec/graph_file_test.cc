@@ -15,7 +15,7 @@ TEST(GraphFileTest, AGraphMayBeTheNameOfAFile) {
   const std::string text =
       "version: 1\nname: n\nmodel: {graph: net.onnx}\ndata: {format: synthetic_digits}\n"
       "training: {epochs: 1, global_batch_size: 64, optimizer: {name: sgd, learning_rate: 0.1}}\n";
-  const auto read = [](const std::string& path) -> absl::StatusOr<job::v1::Graph> {
+  const auto read = [](const std::string& path, bool) -> absl::StatusOr<job::v1::Graph> {
     if (path != "net.onnx") return absl::InvalidArgumentError(path + ": is no network");
     job::v1::Graph graph;
     for (const char* const op : {"Flatten", "SoftmaxCrossEntropyLoss"}) {

@@ -14,6 +14,8 @@
 #include "absl/strings/string_view.h"
 #include "training/graph/models.h"
 #include "training/ops/dropout/dropout.h"
+#include "training/ops/mean_squared_error/mean_squared_error.h"
+#include "training/spec/validate.h"
 
 namespace capstan::training::spec {
 namespace {
@@ -282,8 +284,11 @@ job::v1::Graph ToMessage(const Graph& graph) {
   return message;
 }
 
-std::string NotOnGpus(const job::v1::Model& model) {
+std::string NotOnGpus(const job::v1::JobSpec& spec) {
+  const job::v1::Model& model = spec.model();
   if (!model.has_graph()) {
+    if (HasNumericTargets(spec))
+      return absl::StrCat("node loss (", MeanSquaredErrorLoss::kName, ")");
     if (model.dropout() > 0) return absl::StrCat("node dropout (", Dropout::kName, ")");
     return IsChainModel(model.name()) ? "" : model.name();
   }

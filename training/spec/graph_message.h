@@ -39,7 +39,7 @@ job::v1::Graph ToMessage(const Graph& graph);
 // (BatchNormalization)" or "resnet18_v1". Empty: none can be found without shapes. GPUs support
 // chains (gpu_worker/engine/cuda/chain.h). Takes time proportional to the nodes, and memory only
 // for its result.
-std::string NotOnGpus(const job::v1::Model& model);
+std::string NotOnGpus(const job::v1::JobSpec& spec);
 
 // What couples the samples of a lane, e.g. "node bn1 (BatchNormalization)" or "resnet18_v1". Empty:
 // nothing. Costs as much as NotOnGpus.

@@ -17,6 +17,7 @@
 #include "training/spec/keys.h"
 #include "training/spec/layers.h"
 #include "training/spec/nearest.h"
+#include "training/spec/rules.h"
 #include "training/spec/validate.h"
 #include "training/spec/yaml_attribute.h"
 
@@ -64,9 +65,10 @@ std::string TextInQuotes(const YamlNode& node, bool decimal) {
 
 class Binder {
  public:
-  // `read_graph` may be empty.
-  Binder(std::vector<FileError>& errors, Marks& marks, const GraphFileReader& read_graph)
-      : errors_(errors), marks_(marks), read_graph_(read_graph) {}
+  // `read_graph` may be empty. `numbers`: targets are numbers.
+  Binder(std::vector<FileError>& errors, Marks& marks, const GraphFileReader& read_graph,
+         bool numbers)
+      : errors_(errors), marks_(marks), read_graph_(read_graph), numbers_(numbers) {}
 
   void BindMessage(const YamlNode& node, absl::string_view path, Message& message) {
     if (node.kind != YamlNode::Kind::kMap) {
@@ -134,7 +136,6 @@ class Binder {
 
   // The rest of the group is bound. The list becomes a graph.
   void BindLayers(const YamlNode& group, job::v1::Model& model) {
-    constexpr int64_t kDefaultClasses = 10;
     for (const YamlNode::Entry& entry : group.entries) {
       if (entry.key != "layers") continue;
       for (const char* const other : {"name", "graph", "dropout"}) {
@@ -143,9 +144,13 @@ class Binder {
                                              "' exclude each other: give one of them"));
       }
       if (group.Find("num_classes") != nullptr && !model.has_num_classes()) return;  // has an error
+      if (group.Find("num_outputs") != nullptr && !model.has_num_outputs()) return;
       const size_t errors = errors_.size();
-      ReadLayers(entry.value, model.has_num_classes() ? model.num_classes() : kDefaultClasses,
-                 *model.mutable_graph(), errors_);
+      LayerOutputs outputs;
+      if (model.has_num_classes()) outputs.num_classes = model.num_classes();
+      if (model.has_num_outputs()) outputs.num_outputs = model.num_outputs();
+      outputs.numbers = numbers_;
+      ReadLayers(entry.value, outputs, *model.mutable_graph(), errors_);
       marks_[std::string(kLayersPath)] = marks_["model.graph"] = entry.mark;
       if (errors_.size() == errors) sound_.insert(std::string(kLayersPath));
     }
@@ -242,7 +247,7 @@ class Binder {
   }
 
   void BindGraphFile(const YamlNode& node, const std::string& path, job::v1::Graph& graph) {
-    absl::StatusOr<job::v1::Graph> read = read_graph_(node.scalar);
+    absl::StatusOr<job::v1::Graph> read = read_graph_(node.scalar, numbers_);
     if (!read.ok()) {
       return Fail(node.mark, absl::StrCat("'", path, "': ", read.status().message()));
     }
@@ -413,8 +418,16 @@ class Binder {
   std::vector<FileError>& errors_;
   Marks& marks_;
   const GraphFileReader& read_graph_;
+  const bool numbers_;
   std::set<std::string> sound_;
 };
+
+// Whether `training.loss` says that targets are numbers. The model's keys may stand before it.
+bool SaysNumbers(YamlNode& root) {
+  YamlNode* const training = root.Find("training");
+  const YamlNode* const loss = training == nullptr ? nullptr : training->Find("loss");
+  return loss != nullptr && loss->scalar == kMeanSquaredError;
+}
 
 bool IsKeyOrGroup(const std::string& path) {
   for (const KeyInfo& key : AllKeys()) {
@@ -507,7 +520,7 @@ JobFile ParseJobFile(absl::string_view text,
   for (YamlError& error : syntax) file.errors.push_back({error.mark, std::move(error.message)});
   for (const auto& [path, value] : overrides) Override(root, path, value, file.errors);
   const bool is_yaml = file.errors.empty();
-  Binder binder(file.errors, file.marks, read_graph);
+  Binder binder(file.errors, file.marks, read_graph, SaysNumbers(root));
   // If the text cannot be read at all, everything would be reported as missing.
   if (syntax.empty() || root.kind != YamlNode::Kind::kNull) {
     binder.BindMessage(root, "", file.spec);

@@ -31,9 +31,10 @@ struct JobFile {
   Marks marks;
 };
 
-// Reads the network in a file that `model.graph` names. The message of an error begins with the
-// file's name.
-using GraphFileReader = std::function<absl::StatusOr<job::v1::Graph>(const std::string& path)>;
+// Reads the network in a file that `model.graph` names, and gives it its loss. `numbers`: targets
+// are numbers, as `training.loss` says. The message of an error begins with the file's name.
+using GraphFileReader =
+    std::function<absl::StatusOr<job::v1::Graph>(const std::string& path, bool numbers)>;
 
 // `overrides` are the `--set key=value` pairs, e.g. {"training.epochs", "3"}. The value is read as
 // YAML and replaces the file's value; null removes the key, so that its default holds. All errors

@@ -10,6 +10,7 @@
 #include "training/graph/graph.h"
 #include "training/ops/batch_normalization/batch_normalization.h"
 #include "training/ops/gemm/gemm.h"
+#include "training/ops/mean_squared_error/mean_squared_error.h"
 #include "training/ops/op.h"
 #include "training/ops/pool/pool.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
@@ -76,8 +77,8 @@ bool Fit(const OpDef& op, const AttributeDef& def, job::v1::Attribute& attribute
 
 class LayerReader {
  public:
-  LayerReader(int64_t num_classes, job::v1::Graph& graph, std::vector<FileError>& errors)
-      : num_classes_(num_classes), graph_(graph), errors_(errors) {}
+  LayerReader(const LayerOutputs& outputs, job::v1::Graph& graph, std::vector<FileError>& errors)
+      : outputs_(outputs), graph_(graph), errors_(errors) {}
 
   void Read(const YamlNode& list) {
     if (list.kind != YamlNode::Kind::kSequence) {
@@ -92,6 +93,7 @@ class LayerReader {
     std::vector<const OpDef*> ops;
     for (size_t i = 0; i < list.items.size(); ++i) ops.push_back(LayerOf(list.items[i], i));
     const bool ends_with_loss = ops.back() != nullptr && ops.back()->loss;
+    if (ends_with_loss) outputs_.numbers = ops.back()->numeric_targets;
     const size_t before_loss = ops.size() - (ends_with_loss ? 1 : 0);
     for (size_t i = 0; i < ops.size() && failures_ < kMostErrors; ++i) {
       if (ops[i] == nullptr) continue;
@@ -103,10 +105,17 @@ class LayerReader {
       const bool last = i + 1 == before_loss || (ops.back() == nullptr && i + 2 == ops.size());
       Add(*ops[i], list.items[i], i, last);
     }
-    if (!ends_with_loss) AddNode(*FindOp(SoftmaxCrossEntropyLoss::kName));
+    if (!ends_with_loss) {
+      AddNode(
+          *FindOp(outputs_.numbers ? MeanSquaredErrorLoss::kName : SoftmaxCrossEntropyLoss::kName));
+    }
   }
 
  private:
+  int64_t last_features() const {
+    return outputs_.numbers ? outputs_.num_outputs : outputs_.num_classes;
+  }
+
   static std::string EntryPath(size_t index) { return absl::StrCat(kLayersPath, "[", index, "]"); }
 
   void Fail(Mark mark, absl::string_view path, absl::string_view message) {
@@ -162,7 +171,7 @@ class LayerReader {
       if (op.name == Gemm::kName && last) {
         job::v1::Attribute& attribute = *node.add_attributes();
         attribute.set_name(def.name);
-        attribute.set_integer(num_classes_);
+        attribute.set_integer(last_features());
         continue;
       }
       Fail(group ? item.entries[0].mark : item.mark, absl::StrCat(path, ".", def.name),
@@ -174,12 +183,13 @@ class LayerReader {
   void CheckClasses(const job::v1::GraphNode& node, const YamlNode& item, const std::string& path) {
     for (const job::v1::Attribute& attribute : node.attributes()) {
       if (attribute.name() != "out_features" || attribute.value_case() != attribute.kInteger ||
-          attribute.integer() == num_classes_) {
+          attribute.integer() == last_features()) {
         continue;
       }
       Fail(item.entries[0].mark, path + ".out_features",
-           absl::StrCat("is ", attribute.integer(), ", 'model.num_classes' is ", num_classes_,
-                        ": leave it out"));
+           absl::StrCat("is ", attribute.integer(), ", '",
+                        outputs_.numbers ? "model.num_outputs" : "model.num_classes", "' is ",
+                        last_features(), ": leave it out"));
     }
   }
 
@@ -221,7 +231,7 @@ class LayerReader {
                                                                    absl::StrJoin(names, ", "))));
   }
 
-  const int64_t num_classes_;
+  LayerOutputs outputs_;
   job::v1::Graph& graph_;
   std::vector<FileError>& errors_;
   size_t failures_ = 0;
@@ -248,9 +258,9 @@ std::vector<std::string> LayerNames() {
   return names;
 }
 
-void ReadLayers(const YamlNode& node, int64_t num_classes, job::v1::Graph& graph,
+void ReadLayers(const YamlNode& node, const LayerOutputs& outputs, job::v1::Graph& graph,
                 std::vector<FileError>& errors) {
-  LayerReader(num_classes, graph, errors).Read(node);
+  LayerReader(outputs, graph, errors).Read(node);
 }
 
 }  // namespace capstan::training::spec

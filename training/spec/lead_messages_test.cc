@@ -171,6 +171,38 @@ TEST(LeadMessagesTest, ALeadSaysAllOfItself) {
   EXPECT_EQ(state.reason(), "");
 }
 
+// A sample whose target is a number is neither right nor wrong.
+TEST(LeadMessagesTest, WithoutClassesNothingHasAnAccuracy) {
+  SamplePlanOptions samples;
+  samples.dataset_size = 2;
+  samples.global_batch = 2;
+  samples.lanes = 1;
+  LeadOptions options;
+  options.total_steps = 2;
+  options.evaluate_every_steps = 2;
+  options.has_accuracy = false;
+  ScheduleOptions schedule;
+  schedule.learning_rate = 0.5;
+  Lead lead(options, *SamplePlan::Create(samples), *EvalPlan::Create(1, 1),
+            *Schedule::Create(schedule, 1, 2), absl::ZeroDuration());
+  for (int64_t step = 0; step < 2; ++step) {
+    const absl::Duration now = absl::Seconds(step + 1);
+    ASSERT_TRUE(lead.AddSeal(step, {0, 1}, {2, 3, 0}, now).ok());
+    ASSERT_TRUE(lead.AddPart(step, 0, {true, {}}, now).ok());
+    ASSERT_TRUE(lead.Decide(now).has_value());
+  }
+  ASSERT_TRUE(lead.AddEvaluation(2, 0, {1, 0.75, 0}, absl::Seconds(3)).ok());
+  const node::v1::LeadState state = MakeLeadState(lead, 1);
+  EXPECT_EQ(state.loss(), 1.5);
+  EXPECT_FALSE(state.has_accuracy());
+  ASSERT_EQ(state.epochs_size(), 2);
+  EXPECT_EQ(state.epochs(1).train_loss(), 1.5);
+  EXPECT_EQ(state.epochs(1).validation_loss(), 0.75);
+  for (const common::v1::EpochRecord& epoch : state.epochs()) {
+    EXPECT_FALSE(epoch.has_train_accuracy() || epoch.has_validation_accuracy());
+  }
+}
+
 TEST(LeadMessagesTest, AFailureAndASuspendAreSaid) {
   SamplePlanOptions samples;
   samples.dataset_size = 2;

@@ -45,6 +45,11 @@ absl::Status CheckDataset(const JobSpec& spec, const common::v1::DatasetInfo& da
                                                    " test samples of ", dataset.channels(), "x",
                                                    dataset.height(), "x", dataset.width()));
   }
+  if (dataset.target_size() != spec.model().num_outputs()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'model.num_outputs' is ", spec.model().num_outputs(),
+                     ", the data set has targets of ", dataset.target_size(), " numbers"));
+  }
   if (dataset.num_classes() > spec.model().num_classes()) {
     return absl::InvalidArgumentError(
         absl::StrCat("'model.num_classes' is ", spec.model().num_classes(),
@@ -264,7 +269,7 @@ absl::StatusOr<ResolvedSpec> Resolve(const JobSpec& spec, const common::v1::Data
   out.set_job_id(options.job_id);
   *out.mutable_spec() = spec;
   FillDefaults(*out.mutable_spec());
-  if (!out.spec().model().has_num_classes()) {
+  if (!out.spec().model().has_num_classes() && !out.spec().model().has_num_outputs()) {
     constexpr int32_t kFewestClasses = 2;
     out.mutable_spec()->mutable_model()->set_num_classes(
         std::max(kFewestClasses, dataset.num_classes()));
@@ -319,15 +324,18 @@ absl::StatusOr<Graph> MakeGraph(const ResolvedSpec& spec) {
 }
 
 absl::StatusOr<Graph> GraphOfModel(const job::v1::Model& model, const Shape& input) {
+  const bool numbers = model.has_num_outputs();
   if (model.has_graph()) {
     absl::StatusOr<Graph> graph = GraphOf(model.graph(), input);
-    if (graph.ok() && graph->num_classes() != model.num_classes()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'model.graph' is refused: its loss reads ", graph->num_classes(),
-                       " numbers, 'model.num_classes' is ", model.num_classes()));
+    const int32_t want = numbers ? model.num_outputs() : model.num_classes();
+    if (graph.ok() && graph->num_classes() != want) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'model.graph' is refused: its loss reads ", graph->num_classes(), " numbers, '",
+          numbers ? "model.num_outputs" : "model.num_classes", "' is ", want));
     }
     return graph;
   }
+  if (numbers) return MakeRegressor(model.name(), model.num_outputs(), input, model.dropout());
   return MakeModel(model.name(), model.num_classes(), input, model.dropout());
 }
 

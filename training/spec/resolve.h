@@ -53,7 +53,8 @@ absl::StatusOr<job::v1::ResolvedSpec> ParseResolved(absl::string_view bytes,
 // return errors anyway.
 absl::StatusOr<Graph> MakeGraph(const job::v1::ResolvedSpec& spec);
 // The network of a job file for inputs of this shape. InvalidArgument: the shape does not fit, or
-// the loss does not read model.num_classes numbers. NotFound: there is no such model.
+// the loss does not read as many numbers as model.num_classes says, or model.num_outputs if that is
+// set, as in a job whose targets are numbers. NotFound: there is no such model.
 absl::StatusOr<Graph> GraphOfModel(const job::v1::Model& model, const Shape& input);
 absl::StatusOr<FlatLayout> MakeLayout(const job::v1::ResolvedSpec& spec);
 absl::StatusOr<Placement> MakePlacement(

@@ -116,6 +116,12 @@ void FillScheduleDefaults(job::v1::Optimizer& optimizer);
 void CheckOptimizer(const job::v1::Training& training, Rules& rules);
 void FillOptimizerDefaults(job::v1::Optimizer& optimizer);
 
+// loss_rules.cc: `training.loss`, `evaluation.metric`, `model.num_outputs`, and that they fit each
+// other and the data. Their defaults, all newer than 0.1.0.
+inline constexpr char kMeanSquaredError[] = "mean_squared_error";
+void CheckLoss(const job::v1::JobSpec& spec, Rules& rules);
+void FillLossDefaults(job::v1::JobSpec& spec);
+
 // data_rules.cc: `data`, and its defaults that are newer than 0.1.0.
 void CheckData(const job::v1::JobSpec& spec, Rules& rules);
 void FillDataDefaults(job::v1::Data& data);

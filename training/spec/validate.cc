@@ -318,7 +318,6 @@ void CheckTraining(const JobSpec& spec, Rules& rules) {
   if (t.has_accumulate_steps()) {
     rules.Range<int64_t>("training.accumulate_steps", t.accumulate_steps(), 1, kMaxAccumulateSteps);
   }
-  if (t.has_loss()) rules.OneOf("training.loss", t.loss(), {"softmax_cross_entropy"});
   if (t.has_precision()) CheckPrecision(spec, rules);
   CheckOptimizer(t, rules);
 }
@@ -390,8 +389,6 @@ void CheckRest(const JobSpec& spec, Rules& rules) {
       rules.Steps("evaluation.every", spec.evaluation().every());
     }
   }
-  if (spec.evaluation().has_metric())
-    rules.OneOf("evaluation.metric", spec.evaluation().metric(), {"accuracy"});
   const auto& l = spec.limits();
   if (l.has_active_deadline_seconds())
     rules.Range("limits.active_deadline", l.active_deadline_seconds(), 0.0, kMaxSeconds);
@@ -494,6 +491,7 @@ std::vector<Violation> Validate(const JobSpec& spec) {
   CheckCompression(spec, rules);
   CheckLocalSteps(spec, rules);
   CheckTraining(spec, rules);
+  CheckLoss(spec, rules);
   CheckCheckpoint(spec, rules);
   CheckRecovery(spec, rules);
   CheckRest(spec, rules);
@@ -532,6 +530,7 @@ void FillDefaults(JobSpec& spec) {
   if (spec.model().dropout() == 0) spec.mutable_model()->clear_dropout();
   if (AccumulateSteps(spec) == 1) spec.mutable_training()->clear_accumulate_steps();
   if (spec.model().has_graph()) FillGraphDefaults(*spec.mutable_model()->mutable_graph());
+  FillLossDefaults(spec);
   FillDataDefaults(*spec.mutable_data());
   FillTransformDefaults(*spec.mutable_data());
   if (!spec.resources().has_lanes()) spec.mutable_resources()->set_lanes(DefaultLanes(spec));
@@ -549,9 +548,9 @@ void FillFirstDefaults(JobSpec& spec) {
   if (!r.has_min_workers()) r.set_min_workers(r.num_workers());
   if (!r.has_device()) r.set_device("auto");
   auto& m = *spec.mutable_model();
-  // Resolve knows the characters of a text.
+  // Resolve knows the characters of a text. A model with num_outputs, which came later, has none.
   const bool text = spec.data().format() == "text";
-  if (!m.has_num_classes() && !text) m.set_num_classes(10);
+  if (!m.has_num_classes() && !text && !m.has_num_outputs()) m.set_num_classes(10);
   if (!m.has_initializer()) m.mutable_initializer()->set_name("xavier");
   auto& d = *spec.mutable_data();
   if (!d.has_shuffle()) d.set_shuffle(true);

@@ -49,6 +49,10 @@ int64_t GlobalBatch(const job::v1::JobSpec& spec);
 // false for any spec.
 bool IsAsynchronous(const job::v1::JobSpec& spec);
 
+// The targets of samples are numbers, not classes: the loss is mean_squared_error, by the key or as
+// the last node of model.graph. True or false for any spec.
+bool HasNumericTargets(const job::v1::JobSpec& spec);
+
 // Gradients are encoded on their way to where they are added up. True or false for any spec.
 bool IsCompressed(const job::v1::JobSpec& spec);
 

@@ -276,7 +276,7 @@ TEST(BordersTest, ErrorsNameFieldValueAndLimit) {
   EXPECT_EQ(ErrorsOf({{"resources.lane_weights", "[1, 1, 1]"}}),
             "j: error: 'resources.lane_weights' has 3 entries, want one for each of the 2 lanes\n");
   EXPECT_EQ(ErrorsOf({{"evaluation.metric", "f1"}}),
-            "j: error: 'evaluation.metric' must be one of accuracy, found 'f1'\n");
+            "j: error: 'evaluation.metric' must be one of accuracy, loss, found 'f1'\n");
   EXPECT_EQ(ErrorsOf({{"data.train_samples", "10"}}),
             "j: error: 'data.train_samples' is for 'synthetic_digits' only\n");
   EXPECT_EQ(ErrorsOf({{"model.initializer", "{name: he, scale: 1}"}}),
