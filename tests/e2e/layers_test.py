@@ -2,6 +2,7 @@
 
 import json
 
+import services
 import support
 
 LENET = [{'conv': {'out_channels': 6, 'kernel_shape': 5}}, 'relu', {'max_pool': {'kernel_shape': 2, 'strides': 2}},
@@ -10,7 +11,7 @@ LENET = [{'conv': {'out_channels': 6, 'kernel_shape': 5}}, 'relu', {'max_pool': 
 MLP = ['flatten', {'gemm': {'out_features': 128}}, 'relu', {'gemm': {'out_features': 64}}, 'relu', 'gemm']
 
 
-class LayersTest(support.TestCase):
+class LayersTest(services.ServicesTest):
     def spec(self, model, **groups):
         return support.job_spec(**{'model': model, 'kvstore': {'type': 'local'}, 'resources': {'num_workers': 1},
                                    'data': {'format': 'synthetic_digits', 'train_samples': 640, 'test_samples': 20}, **groups})
@@ -35,21 +36,17 @@ class LayersTest(support.TestCase):
 
     def test_mobilenet_has_one_hash(self):
         """Depthwise convolutions and batch normalisation of two lanes, on images of 16 x 16."""
-        def hash_of(kvstore, devices, workers, shards):
-            job = self.train(self.spec(
+        def spec(kvstore, workers, devices=1, **shards):
+            return self.spec(
                 {'name': 'mobilenet_v1'}, kvstore={'type': kvstore},
                 resources={'lanes': 2, 'device': 'cpu', 'num_workers': workers, 'gpus_per_worker': devices, **shards},
                 data={'format': 'synthetic_digits', 'train_samples': 96, 'test_samples': 10, 'transforms': [{'random_crop': {'size': 16}}]},
-                training={'max_steps': 3, 'global_batch_size': 32, 'seed': 5, 'optimizer': {'name': 'sgd', 'learning_rate': 0.02}}))
-            self.assertEqual(job['samples_used'], 96, job)
-            print(f'{kvstore}, {workers} workers x {devices} devices, {shards}: {job["weights_sha256"]}', flush=True)
-            return job['weights_sha256']
+                training={'epochs': 2, 'global_batch_size': 32, 'seed': 5, 'optimizer': {'name': 'sgd', 'learning_rate': 0.02}})
 
-        local = hash_of('local', 1, 1, {})
-        self.assertEqual(hash_of('device', 2, 1, {}), local)
-        for workers in (1, 2):
-            for shards in (1, 2):
-                self.assertEqual(hash_of('dist_sync', 1, workers, {'num_shards': shards}), local, (workers, shards))
+        alone = self.has_one_hash(lambda workers, shards: spec('dist_sync', workers, num_shards=shards), step=1)
+        self.assertEqual(alone['samples_used'], 192, alone)
+        for kvstore, devices in (('local', 1), ('device', 2)):
+            self.assertEqual(self.train(spec(kvstore, 1, devices))['weights_sha256'], alone['weights_sha256'], kvstore)
 
 
 if __name__ == '__main__':

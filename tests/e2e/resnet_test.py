@@ -62,11 +62,7 @@ class ResnetTest(services.ServicesTest):
         reference = self.reference()
         self.start(workers=3, shards=1)
         job_id = self.submit(spec({'num_workers': 3, 'num_shards': 1}))
-        self.wait_for_step(job_id, 1)
-        os.kill(self.tasks()[0], signal.SIGKILL)
-        self.ok('wait', job_id, timeout=120)
-        job = self.describe(job_id)
-        self.assertIn('WorkerLost', [event['type'] for event in job['events']], job)
+        job = self.finish_after_a_kill(job_id, 1, lambda: os.kill(self.tasks()[0], signal.SIGKILL))
         self.assertEqual(job['weights_sha256'], reference, job)
         self.assertEqual(job['samples_used'], 384, job)
 

@@ -122,6 +122,40 @@ class ServicesTest(support.TestCase):
 
         return self.wait_until(there, seconds, f'step {step}')
 
+    def finish_after_a_kill(self, job_id, step, kill):
+        """Calls kill() when the job has done `step` steps, and waits for the end of the job. Returns the job."""
+        self.wait_for_step(job_id, step)
+        kill()
+        self.ok('wait', job_id, timeout=120)
+        job = self.describe(job_id)
+        # Lanes of a worker that says nothing go to others long before its lease ends.
+        self.assertTrue({'WorkerLost', 'LaneReissued'} & {event['type'] for event in job['events']}, job)
+        return job
+
+    def has_one_hash(self, spec, step):
+        """`spec(workers, shards)` comes to the same weights on 1 and 2 workers and shards, with 1 and 2 threads, and if a worker
+        is killed after `step` steps. Returns the job of one worker and one shard."""
+        alone = self.train(spec(1, 1))
+        hashes = {'1 x 1': alone['weights_sha256']}
+        for workers, shards in ((1, 2), (2, 1), (2, 2)):
+            hashes[f'{workers} x {shards}'] = self.train(spec(workers, shards))['weights_sha256']
+        self.start(workers=0, shards=2)
+        for threads in (1, 2):
+            self.start_worker(f'threads{threads}', threads=threads)
+            job_id = self.submit(spec(1, threads))
+            self.ok('wait', job_id, timeout=120)
+            hashes[f'{threads} threads'] = self.describe(job_id)['weights_sha256']
+            if threads == 1:
+                self.stop('threads1')
+        self.start_worker('victim')
+        job_id = self.submit(spec(2, 2))
+        job = self.finish_after_a_kill(job_id, step, lambda: self.stop('victim', signal.SIGKILL))
+        hashes['killed'] = job['weights_sha256']
+        print(hashes, flush=True)
+        self.assertEqual(set(hashes.values()), {alone['weights_sha256']}, hashes)
+        self.assertEqual(job['samples_used'], alone['samples_used'], job)
+        return alone
+
     def small_disk(self, name, size):
         """Mounts a tmpfs of `size` ('8m') as the folder `name` of the test. Skips the test if it may not be mounted."""
         if os.geteuid() != 0:

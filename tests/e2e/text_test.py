@@ -5,6 +5,7 @@ import json
 import math
 import os
 
+import services
 import support
 
 TEXT = 'the cat sat on the mat; the dog sat on the cat. '
@@ -35,16 +36,6 @@ class TextTest(support.TestCase):
             model=model or {'name': 'gpt_nano', 'initializer': {'name': 'normal', 'scale': 0.02}},
             data={'format': 'text', 'uri': self.path('text'), 'sequence_length': 8, **(data or {})},
             training={'max_steps': 12, 'global_batch_size': 16, 'seed': 3, 'optimizer': ADAM, **training})
-
-    def test_one_hash_for_any_number_of_workers_and_shards(self):
-        hashes = set()
-        for workers, shards in ((1, 1), (2, 1), (1, 2), (2, 2)):
-            job = self.train(self.spec(workers, shards))
-            hashes.add(job['weights_sha256'])
-            losses = [line['loss'] for line in self.step_log(job)]
-            self.assertAlmostEqual(losses[0], math.log(CHARACTERS), delta=0.1)
-            self.assertLess(losses[-1], losses[0] - 0.5)
-        self.assertEqual(len(hashes), 1)
 
     def test_a_sample_has_one_label_and_a_loss_at_each_position(self):
         job = self.train(self.spec())
@@ -93,6 +84,20 @@ class TextTest(support.TestCase):
         plan = self.capstan('validate', self.write('job.json', json.dumps(self.spec())))
         self.assertEqual(plan.code, 0, plan)
         self.assertIn(f'{self.path("text")}, 215 + 23 samples', plan.out)
+
+
+class TextOfServicesTest(services.ServicesTest):
+    spec = TextTest.spec
+
+    def setUp(self):
+        super().setUp()
+        self.write('text/input.txt', TEXT * 40)
+
+    def test_one_hash_for_any_number_of_workers_shards_and_threads(self):
+        job = self.has_one_hash(lambda workers, shards: self.spec(workers, shards, max_steps=300), step=20)
+        losses = [line['loss'] for line in self.step_log(job)]
+        self.assertAlmostEqual(losses[0], math.log(CHARACTERS), delta=0.1)
+        self.assertLess(losses[11], losses[0] - 0.5)
 
 
 if __name__ == '__main__':
