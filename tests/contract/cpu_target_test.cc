@@ -92,6 +92,7 @@ struct Net {
 constexpr Net kNets[] = {
     {"attention", "32f76fb4dd445ac33f61e9bdd634c5fd83100ad8f6d2109e6c92711269cb93f1"},
     {"arithmetic", "89358cc37b0b0fbdc244dc3ec625c54254ad1f1f68354dd0ec72e8a60bc0984e"},
+    {"embedding", "d386122a3df5679ef9d6434b456af7747f905fde03235854c55844808ec1374c"},
     {"residual", "cfa8d8eac26505b23c6daa71eb2f749a9db97f8bd4b22a60f8f0717072fd34ad"},
     {"regressor", "f86afd2587407d4e354c9bd6c4fcdac1d1639c0df117b2b3e5dcccafc8d1ae99"},
     {"lenet", "4cd091f779d2d1bb6c38420ba83f732375ee6980a49f8ff406139e0bcd9636bf"},
@@ -102,6 +103,7 @@ absl::StatusOr<Graph> MakeNet(const std::string& name) {
   if (name == "attention") return training::AttentionGraph({.layers = 2, .tokens = 11});
   if (name == "arithmetic") return training::ArithmeticGraph();
   if (name == "regressor") return training::MakeRegressor("mlp", 3, {1, 1, 7});
+  if (name == "embedding") return training::EmbeddingGraph();
   return name == "residual" ? ResidualGraph() : training::MakeModel(name, 10, {1, 28, 28});
 }
 

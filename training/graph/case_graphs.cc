@@ -8,8 +8,11 @@
 #include "training/ops/activation/activation.h"
 #include "training/ops/add/add.h"
 #include "training/ops/arithmetic/arithmetic.h"
+#include "training/ops/cast/cast.h"
 #include "training/ops/concat/concat.h"
+#include "training/ops/constant_of_shape/constant_of_shape.h"
 #include "training/ops/flatten/flatten.h"
+#include "training/ops/gather/gather.h"
 #include "training/ops/gelu/gelu.h"
 #include "training/ops/gemm/gemm.h"
 #include "training/ops/global_max_pool/global_max_pool.h"
@@ -23,6 +26,7 @@
 #include "training/ops/softmax/softmax.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "training/ops/transpose/transpose.h"
+#include "training/ops/trilu/trilu.h"
 
 namespace capstan::training {
 namespace {
@@ -133,6 +137,32 @@ absl::StatusOr<Graph> ArithmeticGraph() {
   flat.reserve(ends.size());
   for (const int end : ends) flat.push_back(nodes.Add("flat", Flatten(), {end}));
   return nodes.Finish("arithmetic", {7}, nodes.Add("concat", Concat{1}, flat), 10);
+}
+
+absl::StatusOr<Graph> EmbeddingGraph() {
+  constexpr int64_t kTokens = 12, kWidth = 19;  // a register of 16 and a part of one
+  CaseNodes nodes;
+  const int six = nodes.Add("six", ConstantOfShape{{1}, 6}, {});
+  const int numbers = nodes.Add("numbers", Mul(), {0, six});
+  const int tokens = nodes.Add("tokens", Cast{"int64"}, {numbers});
+  const int drawn = nodes.Add("drawn", Gemm{5}, {0});  // indices that have a gradient, of zeros
+  const auto gather = [&nodes](int table, int indices) {
+    return nodes.Add("gather", Gather(), {table, indices});
+  };
+  const int shared = nodes.AddParameter({9, kWidth});
+  int x = gather(nodes.AddParameter({7, kWidth}), tokens);
+  x = nodes.Add("add", training::Add(), {x, gather(shared, numbers)});
+  x = nodes.Add("add", training::Add(), {x, gather(shared, tokens)});
+  const int hidden = nodes.Add("hidden", ConstantOfShape{{kTokens, kWidth}, 0.5}, {});
+  x = nodes.Add("masked", training::Add(), {x, nodes.Add("mask", Trilu{true, 1}, {hidden})});
+  x = nodes.Add("float", Cast(), {nodes.Add("gelu", Gelu(), {x})});
+  const int lower = nodes.Add("lower", Trilu{false, 2}, {x});
+  const int whole = nodes.Add("whole", Cast{"int32"}, {x});  // no gradient goes through it
+  x = nodes.Add("sum", training::Add(), {lower, nodes.Add("both", training::Add(), {x, whole})});
+  const int rows = gather(x, tokens), few = gather(x, drawn);
+  x = nodes.Add("concat", Concat{1}, {rows, few, x});
+  x = nodes.Add("mean", ReduceMean{{1}, false}, {x});
+  return nodes.Finish("embedding", {kTokens}, nodes.Add("ends", Concat{1}, {x, drawn}), 10);
 }
 
 }  // namespace capstan::training

@@ -26,6 +26,10 @@ absl::StatusOr<Graph> AttentionGraph(const AttentionOptions& options = {});
 // inputs of them, along some axes, and one Parameter has two readers.
 absl::StatusOr<Graph> ArithmeticGraph();
 
+// Rows of tables for 12 numbers: of a Parameter with one reader, of one with two, and of a value
+// that each sample computes. Some indices name no row. Then triangles, whole numbers and constants.
+absl::StatusOr<Graph> EmbeddingGraph();
+
 }  // namespace capstan::training
 
 #endif  // CAPSTAN_TRAINING_GRAPH_CASE_GRAPHS_H_

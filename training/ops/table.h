@@ -11,15 +11,15 @@
   X(Add, Arithmetic)                        \
   X(AveragePool, Pool)                      \
   X(BatchNormalization, Norm)               \
-  X(Cast, Reference)                        \
+  X(Cast, Cast)                             \
   X(Clip, Activation)                       \
   X(Concat, Concat)                         \
-  X(ConstantOfShape, Reference)             \
+  X(ConstantOfShape, ConstantOfShape)       \
   X(Conv, Conv)                             \
   X(Div, Arithmetic)                        \
   X(Dropout, Dropout)                       \
   X(Flatten, View)                          \
-  X(Gather, Reference)                      \
+  X(Gather, Gather)                         \
   X(Gelu, Gelu)                             \
   X(Gemm, Gemm)                             \
   X(GlobalAveragePool, GlobalPool)          \
@@ -50,7 +50,7 @@
   X(Sum, Sum)                               \
   X(Tanh, Activation)                       \
   X(Transpose, Transpose)                   \
-  X(Trilu, Reference)                       \
+  X(Trilu, Trilu)                           \
   X(Unsqueeze, View)
 
 #endif  // CAPSTAN_TRAINING_OPS_TABLE_H_

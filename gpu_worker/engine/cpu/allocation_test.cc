@@ -167,9 +167,10 @@ TEST(AllocationTest, TimedStepsAllocateNothing) {
   StepsOfGraphAllocateNothing(*MakeCpuDevice({}), *graph, /*most=*/70, /*time_kernels=*/true);
 }
 
-// Operators of transformers, and those that work element by element or sum within a sample.
-TEST(AllocationTest, StepsOfAttentionAndArithmeticAllocateNothing) {
-  for (const auto& graph : {training::AttentionGraph({.layers = 2}), training::ArithmeticGraph()}) {
+// Operators of transformers, those that work element by element or sum within a sample, and tables.
+TEST(AllocationTest, StepsOfTransformersAndArithmeticAllocateNothing) {
+  for (const auto& graph : {training::AttentionGraph({.layers = 2}), training::ArithmeticGraph(),
+                            training::EmbeddingGraph()}) {
     ASSERT_TRUE(graph.ok()) << graph.status();
     StepsOfGraphAllocateNothing(*MakeCpuDevice({}), *graph, /*most=*/70);
   }

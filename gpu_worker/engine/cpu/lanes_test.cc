@@ -15,12 +15,17 @@
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
 #include "training/init/init.h"
+#include "training/ops/arithmetic/arithmetic.h"
 #include "training/ops/concat/concat.h"
+#include "training/ops/constant_of_shape/constant_of_shape.h"
 #include "training/ops/conv/conv.h"
 #include "training/ops/dropout/dropout.h"
 #include "training/ops/flatten/flatten.h"
+#include "training/ops/gather/gather.h"
 #include "training/ops/gelu/gelu.h"
 #include "training/ops/gemm/gemm.h"
+#include "training/ops/identity/identity.h"
+#include "training/ops/parameter/parameter.h"
 #include "training/ops/pool/pool.h"
 #include "training/ops/relu/relu.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
@@ -55,6 +60,7 @@ absl::StatusOr<training::Graph> GraphOf(const std::string& name) {
   if (name == "attention") return training::AttentionGraph({.tokens = 21, .heads = 3});
   if (name == "arithmetic") return training::ArithmeticGraph();
   if (name == "regressor") return training::MakeRegressor("mlp", 3, {1, 28, 28});
+  if (name == "embedding") return training::EmbeddingGraph();
   return training::MakeModel(name, 10, {1, 28, 28});
 }
 
@@ -188,7 +194,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"lenet", {40}}, Case{"lenet_d2l", {9, 10, 10, 10, 9, 10, 10, 10}},
                       Case{"lenet_d2l", {20, 0, 0, 35, 2, 1}}, Case{"mlp", {7, 18, 1, 16}},
                       Case{"regressor", {7, 18, 0, 16}}, Case{"attention", {17, 3, 0, 16}},
-                      Case{"arithmetic", {0, 18, 33, 1, 16}},
+                      Case{"arithmetic", {0, 18, 33, 1, 16}}, Case{"embedding", {0, 18, 33, 1, 16}},
                       Case{"others", {16, 15, 17, 0, 0, 0, 0, 3, 40}}),
     [](const auto& info) {
       std::string name = info.param.name;
@@ -223,6 +229,56 @@ TEST(CoupledLanesTest, ComeOneByOne) {
       (*plan)->ComputeLanes(lanes.batches, lanes.scale, got.data(), absl::MakeSpan(results));
   EXPECT_EQ(two.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(two.message()), HasSubstr("lanes: 2, want 1 to 1"));
+}
+
+// A network that looks up rows of a Parameter. If there is a view between them, each sample has a
+// copy of the table.
+absl::StatusOr<training::Graph> TableGraph(bool copied) {
+  std::vector<training::GraphNode> nodes = {
+      {"many", training::ConstantOfShape{{1}, 8}, {}},
+      {"tokens", training::Mul(), {0, 1}},
+      {"table", training::ParameterNode{{11, 70}, "initializer"}, {}},
+      {"view", training::IdentityNode(), {3}},
+      {"rows", training::Gather(), {copied ? 4 : 3, 2}},
+      {"flatten", training::Flatten(), {5}},
+      {"head", training::Gemm{10}, {6}},
+      {"loss", training::SoftmaxCrossEntropyLoss(), {7}}};
+  if (!copied) {
+    nodes.erase(nodes.begin() + 3);
+    for (size_t i = 3; i < nodes.size(); ++i) nodes[i].inputs[0] = static_cast<int>(i);
+    nodes[3].inputs[0] = 3;
+  }
+  return training::Graph::Build("table", {9}, nodes);
+}
+
+TEST(TableTest, TakenFromTheWeightsHasTheBitsOfACopyForEachSample) {
+  std::vector<std::vector<float>> gradients;
+  for (const bool copied : {false, true}) {
+    const auto graph = TableGraph(copied);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    const auto layout = training::FlatLayout::Create(training::TensorSpecs(*graph));
+    ASSERT_TRUE(layout.ok()) << layout.status();
+    std::vector<float> weights(layout->total_floats());
+    training::InitRange(*layout, {}, /*seed=*/1, 0, absl::MakeSpan(weights));
+    PlanOptions options;
+    options.max_batch = options.max_lane = 40;
+    options.max_lanes = 4;
+    options.threads = 2;
+    const auto plan = MakeCpuDevice({})->Compile(*graph, *layout, options);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    ASSERT_TRUE((*plan)->LoadWeights(weights.data()).ok());
+    const Lanes lanes(*graph, {17, 0, 40, 1});
+    std::vector<LaneResult> results(4);
+    gradients.emplace_back(weights.size());
+    ASSERT_TRUE((*plan)
+                    ->ComputeLanes(lanes.batches, lanes.scale, gradients.back().data(),
+                                   absl::MakeSpan(results))
+                    .ok());
+  }
+  EXPECT_GT(std::count_if(gradients[0].begin(), gradients[0].end(),
+                          [](float number) { return number != 0; }),
+            1000);
+  EXPECT_EQ(std::memcmp(gradients[0].data(), gradients[1].data(), gradients[0].size() * 4), 0);
 }
 
 TEST(RefusedLanesTest, LeaveTheGradientAlone) {

@@ -1,5 +1,5 @@
 // Tests kernels that must have the bits of their references, with every instruction set: Concat,
-// Dropout, Sigmoid, Tanh, LeakyRelu and Clip. Gelu must have the same bits with all of them.
+// Dropout, Cast, Gather of a value, Trilu, Sigmoid, Tanh, LeakyRelu and Clip. Gelu must have the same bits with all of them.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -11,13 +11,16 @@
 #include "gpu_worker/engine/cpu/phases_fixture.h"
 #include "gtest/gtest.h"
 #include "training/ops/activation/activation.h"
+#include "training/ops/cast/cast.h"
 #include "training/ops/concat/concat.h"
 #include "training/ops/dropout/dropout.h"
 #include "training/ops/flatten/flatten.h"
+#include "training/ops/gather/gather.h"
 #include "training/ops/gelu/gelu.h"
 #include "training/ops/gemm/gemm.h"
 #include "training/ops/relu/relu.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
+#include "training/ops/trilu/trilu.h"
 
 namespace capstan::engine {
 namespace {
@@ -159,7 +162,15 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"concat_channels", training::Concat{1}, {3, 5, 7}, 3, 17},
                       Case{"concat_width", training::Concat{3}, {3, 5, 7}, 2, 17},
                       Case{"concat_pieces", training::Concat{2}, {3, 401, 3}, 3, 18},
-                      Case{"concat_batch", training::Concat{1}, {5}, 2, 1000}),
+                      Case{"concat_batch", training::Concat{1}, {5}, 2, 1000},
+                      Case{"cast_whole", training::Cast{"int64"}, {5, 3, 7}, 1, 17},
+                      Case{"cast_float", training::Cast(), {2051}, 1, 19},
+                      Case{"trilu_upper", training::Trilu{true, 1}, {3, 5, 7}, 1, 17},
+                      Case{"trilu_lower", training::Trilu{false, -1}, {2, 80, 30}, 1, 19},
+                      // Indices of normal numbers: rows from both ends, and some that are no rows.
+                      Case{"gather_numbers", training::Gather(), {3}, 2, 1000},
+                      Case{"gather_rows", training::Gather(), {2, 3, 25}, 2, 19},
+                      Case{"gather_long_rows", training::Gather(), {3, 1, 70}, 2, 17}),
     [](const auto& info) { return info.param.name; });
 
 // The same value several times. Its gradients are added in the order of the inputs.
@@ -281,6 +292,19 @@ TEST(ActivationTest, EveryNumberHasTheBitsOfTheReference) {
       EXPECT_EQ(BitsOf(got.y), BitsOf(want.y)) << math->target << ", " << op.name;
       EXPECT_EQ(BitsOf(got.dx), BitsOf(want.dx)) << math->target << ", " << op.name;
     }
+  }
+}
+
+TEST(CastTest, EveryNumberHasTheBitsOfTheReference) {
+  std::mt19937 random(7);
+  const Floats x = EveryNumber(kNumbers, random), dy(kNumbers, random);
+  const absl::StatusOr<Graph> graph = GraphOfOne(training::Cast{"int32"}, kNumbers / kSideBySide);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const Mapped want = MapByReference(*graph, x, dy);
+  for (const BlockedMath* const math : PresentMath()) {
+    const Mapped got = MapByKernel(*graph, *math, x, dy);
+    EXPECT_EQ(BitsOf(got.y), BitsOf(want.y)) << math->target;
+    EXPECT_EQ(got.dx, std::vector<float>(kNumbers, 0.0f)) << math->target;
   }
 }
 

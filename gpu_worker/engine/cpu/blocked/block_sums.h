@@ -11,6 +11,30 @@
 
 namespace capstan::engine {
 
+// The phase that writes the gradient by `elements` parameters, from `offset` on. add_block(block,
+// first, size, totals) adds what a block has of the numbers [first, first + size).
+template <typename AddBlock>
+Phase SumsOfLanes(const NodePlaces& places, int64_t elements, int64_t offset, AddBlock add_block) {
+  constexpr int64_t kTile = 1024;
+  const int64_t tiles = 3 + LaneTiles(places.max_lanes);  // one of floats, and one of doubles
+  return {tiles * kTile * 4, FixedPieces(CeilDivide(elements, kTile)),
+          [=, math = places.math](const BatchRun& run, int64_t piece, char* scratch) {
+            const int64_t first = piece * kTile, size = std::min(kTile, elements - first);
+            auto* const totals = reinterpret_cast<double*>(scratch);
+            auto* const to = reinterpret_cast<float*>(scratch) + 2 * kTile;
+            SumOverLanes(run, *math, kTile, to, to + kTile,
+                         [&](const LaneBlocks& lane, float* of_lane) {
+                           std::fill_n(totals, size, 0.0);
+                           for (int64_t i = 0; i < lane.count; ++i) {
+                             add_block(lane.first + i, first, size, totals);
+                           }
+                           std::copy_n(totals, size, of_lane);
+                           std::fill(of_lane + size, of_lane + kTile, 0.0f);
+                         });
+            std::copy_n(to, size, run.gradient + offset + first);
+          }};
+}
+
 class BlockSums {
  public:
   // Takes memory for the sums of `elements` numbers of every block. ResourceExhausted: no memory.
@@ -30,35 +54,17 @@ class BlockSums {
 
   // Writes the sums of numbers [first, first + count) to the gradient, from `offset` on.
   Phase Gradient(const NodePlaces& places, int64_t first, int64_t count, int64_t offset) const {
-    const int64_t tiles = 3 + LaneTiles(places.max_lanes);  // one of floats, and one of doubles
-    return {tiles * kTile * 4, FixedPieces(CeilDivide(count, kTile)),
-            [sums = *this, math = places.math, first, count, offset](const BatchRun& run,
-                                                                     int64_t piece, char* scratch) {
-              const int64_t begin = piece * kTile, size = std::min(kTile, count - begin);
-              auto* const totals = reinterpret_cast<double*>(scratch);
-              auto* const to = reinterpret_cast<float*>(scratch) + 2 * kTile;
-              SumOverLanes(run, *math, kTile, to, to + kTile,
-                           [&](const LaneBlocks& lane, float* of_lane) {
-                             sums.SumLane(lane, first + begin, size, totals, of_lane);
-                           });
-              std::copy_n(to, size, run.gradient + offset + begin);
-            }};
+    return SumsOfLanes(
+        places, count, offset,
+        [sums = *this, first](int64_t block, int64_t begin, int64_t size, double* totals) {
+          const float* const from = sums.of(block) + first + begin;
+          for (int64_t i = 0; i < size; ++i) {
+            totals[i] += static_cast<double>(from[i]);
+          }
+        });
   }
 
  private:
-  static constexpr int64_t kTile = 1024;
-
-  void SumLane(const LaneBlocks& lane, int64_t first, int64_t size, double* totals,
-               float* to) const {
-    std::fill_n(totals, size, 0.0);
-    for (int64_t block = lane.first; block < lane.first + lane.count; ++block) {
-      const float* const from = of(block) + first;
-      for (int64_t i = 0; i < size; ++i) totals[i] += static_cast<double>(from[i]);
-    }
-    for (int64_t i = 0; i < size; ++i) to[i] = static_cast<float>(totals[i]);
-    std::fill(to + size, to + kTile, 0.0f);
-  }
-
   float* memory_ = nullptr;  // [blocks][elements]
   int64_t elements_ = 0;
 };

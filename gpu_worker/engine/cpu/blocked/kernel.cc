@@ -5,6 +5,7 @@
 #include "absl/strings/string_view.h"
 #include "training/ops/add/add.h"
 #include "training/ops/arithmetic/arithmetic.h"
+#include "training/ops/gather/gather.h"
 #include "training/ops/mat_mul/mat_mul.h"
 #include "training/ops/parameter/parameter.h"
 #include "training/ops/pool/pool.h"
@@ -35,6 +36,10 @@ bool ReadsParameterFromWeights(const training::Graph& graph, int node, int input
   if (op == training::MatMul::kName) {
     const training::Shape& matrix = graph.instance(node).x[1].shape;
     return input == 1 && training::Elements(matrix) == matrix.end()[-2] * matrix.back();
+  }
+  if (op == training::Gather::kName) {
+    const std::vector<int>& inputs = graph.nodes()[node].inputs;
+    return input == 0 && inputs[0] != inputs[1];
   }
   if (op != training::Add::kName && op != training::Sub::kName && op != training::Mul::kName &&
       op != training::Div::kName) {

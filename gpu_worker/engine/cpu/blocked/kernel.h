@@ -130,7 +130,7 @@ absl::StatusOr<NodePhases> MakeNormReluPhases(const training::Graph& graph, int 
                                               const NodePlaces& places);
 
 // Whether the kernel of `node` reads a Parameter from the weights: the second factor of MatMul if
-// it is one matrix, and one input of Add, Sub, Mul and Div.
+// it is one matrix, the table of Gather, and one input of Add, Sub, Mul and Div.
 bool ReadsParameterFromWeights(const training::Graph& graph, int node, int input);
 
 // The runs of nodes that one kernel computes.

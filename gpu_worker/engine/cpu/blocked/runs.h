@@ -37,6 +37,12 @@ inline Runs RunsOf(const training::Graph& graph, int node) {
   return Runs(graph.value_elements(graph.output_of(node)));
 }
 
+// A gradient of zeros for `count` floats: stores them, or adds them to the old values as the
+// references do, which makes 0 of -0.
+inline void AddNothing(float* to, int64_t count, bool add) {
+  for (int64_t i = 0; i < count; ++i) to[i] = add ? to[i] + 0.0f : 0.0f;
+}
+
 }  // namespace capstan::engine
 
 #endif  // CAPSTAN_GPU_WORKER_ENGINE_CPU_BLOCKED_RUNS_H_

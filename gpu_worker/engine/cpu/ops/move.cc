@@ -1,13 +1,15 @@
-// Transpose, Slice and Pad: copies between places of a block.
+// Transpose, Slice, Pad and Trilu: copies between places of a block. ConstantOfShape only fills them.
 #include <algorithm>
 #include <array>
 #include <memory>
 #include <utility>
 
 #include "gpu_worker/engine/cpu/blocked/terms.h"
+#include "training/ops/constant_of_shape/constant_of_shape.h"
 #include "training/ops/pad/pad.h"
 #include "training/ops/slice/slice.h"
 #include "training/ops/transpose/transpose.h"
+#include "training/ops/trilu/trilu.h"
 
 namespace capstan::engine {
 namespace {
@@ -104,7 +106,73 @@ NodePhases MakeMove(const training::Graph& graph, int node, const NodePlaces& pl
   return phases;
 }
 
+// Runs of whole rows of the matrices of all blocks, a piece at a time.
+class TriangleRows {
+ public:
+  explicit TriangleRows(const training::OpInstance& op)
+      : of_(training::Trilu::Read(op.attributes)),
+        rows_(op.x[0].shape.end()[-2]),
+        columns_(op.x[0].shape.back()),
+        rows_of_block_(training::Elements(op.x[0].shape) / columns_),
+        at_once_(std::max<int64_t>(1, kPieceFloats / (columns_ * kSideBySide))) {}
+
+  // Copies or adds the triangle, and makes the rest of `to` 0 unless it adds.
+  Phase Copied(const BlockedMath& math, const float* from, float* to, bool add) const {
+    return {0,
+            [self = *this](const BatchRun& run) {
+              return CeilDivide(run.blocks * self.rows_of_block_, self.at_once_);
+            },
+            [=, self = *this, copy = math.copy](const BatchRun& run, int64_t piece, char*) {
+              const int64_t end =
+                  std::min((piece + 1) * self.at_once_, run.blocks * self.rows_of_block_);
+              for (int64_t row = piece * self.at_once_; row < end; ++row) {
+                const int64_t at = row * self.columns_ * kSideBySide;
+                self.CopyRow(row % self.rows_, copy, from + at, to + at, add);
+              }
+            }};
+  }
+
+ private:
+  void CopyRow(int64_t row, void (*copy)(int64_t, const float*, float*, bool), const float* from,
+               float* to, bool add) const {
+    const int64_t corner = std::clamp<int64_t>(row + of_.k + (of_.upper ? 0 : 1), 0, columns_);
+    const int64_t first = (of_.upper ? corner : 0) * kSideBySide;
+    const int64_t last = (of_.upper ? columns_ : corner) * kSideBySide;
+    copy(last - first, from + first, to + first, add);
+    if (add) return;
+    std::fill(to, to + first, 0.0f);
+    std::fill(to + last, to + columns_ * kSideBySide, 0.0f);
+  }
+
+  training::Trilu of_;
+  int64_t rows_, columns_;
+  int64_t rows_of_block_;
+  int64_t at_once_;  // rows of a piece
+};
+
 }  // namespace
+
+absl::StatusOr<NodePhases> MakeConstantOfShapePhases(const training::Graph& graph, int node,
+                                                     const NodePlaces& places) {
+  const auto value = training::ConstantOfShape::Read(graph.instance(node).attributes).value;
+  NodePhases phases;
+  phases.kernel = "places";
+  phases.forward.push_back(
+      FillPhase(graph.value_elements(graph.output_of(node)), static_cast<float>(value), places.y));
+  return phases;
+}
+
+absl::StatusOr<NodePhases> MakeTriluPhases(const training::Graph& graph, int node,
+                                           const NodePlaces& places) {
+  const TriangleRows rows(graph.instance(node));
+  NodePhases phases;
+  phases.kernel = "places";
+  phases.forward.push_back(rows.Copied(*places.math, places.x[0], places.y, /*add=*/false));
+  if (!places.backward || places.dx[0].data == nullptr) return phases;
+  phases.backward.push_back(
+      rows.Copied(*places.math, places.dy, places.dx[0].data, places.dx[0].add));
+  return phases;
+}
 
 absl::StatusOr<NodePhases> MakeTransposePhases(const training::Graph& graph, int node,
                                                const NodePlaces& places) {
