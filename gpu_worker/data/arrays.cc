@@ -28,12 +28,27 @@ static_assert(std::endian::native == std::endian::little, "numbers are written a
 constexpr int64_t kArrayBytesAtATime = int64_t{1} << 20;
 constexpr uint64_t kMostZipBytes = std::numeric_limits<uint32_t>::max();
 
+// Whole numbers to floats. Returns the index of the first one that float32 may not have; `count` if
+// it has all.
+int64_t WholeToFloats(const NpyHeader& header, const uint8_t* bytes, int64_t count, float* out) {
+  constexpr int64_t kMost = int64_t{1} << 24;
+  std::vector<int64_t> numbers(static_cast<size_t>(count));
+  NpyToIntegers(header, bytes, count, numbers.data());
+  for (int64_t i = 0; i < count; ++i) {
+    if (numbers[i] < -kMost || numbers[i] > kMost) return i;
+    out[i] = static_cast<float>(numbers[i]);
+  }
+  return count;
+}
+
 absl::Status ReadNumbers(ByteSource& source, Array& array) {
   const absl::StatusOr<NpyHeader> header = ReadNpyHeader(source);
   if (!header.ok()) return header.status();
-  if (header->kind != NpyKind::kFloat) {
+  const bool whole = header->kind != NpyKind::kFloat;
+  if (whole && header->item_bytes < 4) {
     return InvalidSpec(absl::StrCat(source.file(), ": numbers of type '", header->descr,
-                                    "', want float32 or float64 ('<f4' or '<f8')"));
+                                    "', want float32 or float64 ('<f4' or '<f8'), or whole numbers "
+                                    "of 32 or 64 bits"));
   }
   array.shape = header->shape;
   array.numbers.resize(static_cast<size_t>(header->count));
@@ -46,10 +61,12 @@ absl::Status ReadNumbers(ByteSource& source, Array& array) {
     const absl::StatusOr<size_t> got = source.Read(bytes.data(), size);
     if (!got.ok()) return got.status();
     if (*got < size) return Damaged(source.file(), "ends inside the numbers of an array");
-    const int64_t finite = NpyToFloats(*header, bytes.data(), count, array.numbers.data() + first);
-    if (finite < count) {
-      return InvalidSpec(
-          absl::StrCat(source.file(), ": number ", first + finite, " is not finite as float32"));
+    const int64_t fitting = (whole ? WholeToFloats : NpyToFloats)(*header, bytes.data(), count,
+                                                                  array.numbers.data() + first);
+    if (fitting < count) {
+      return InvalidSpec(absl::StrCat(
+          source.file(), ": number ", first + fitting,
+          whole ? " is beyond 2^24, up to which float32 has all" : " is not finite as float32"));
     }
   }
   return absl::OkStatus();

@@ -30,10 +30,10 @@ struct Array {
 bool IsNpyName(absl::string_view path);
 
 // The array of a .npy file, or all arrays of a .npz file, in the order of its directory. float64
-// becomes the nearest float32. NotFound, PermissionDenied, DataLoss; DataMissing: the file cannot be
-// read, or is damaged. InvalidArgument, InvalidSpec: the name ends with neither, or an array has
-// other numbers than float32 or float64, or one that is not finite. ResourceExhausted: there is no
-// memory for them.
+// becomes the nearest float32, and whole numbers of 32 or 64 bits become equal ones. NotFound,
+// PermissionDenied, DataLoss; DataMissing: the file cannot be read, or is damaged. InvalidArgument,
+// InvalidSpec: the name ends with neither, or an array has numbers of other types, one that is not
+// finite, or a whole one beyond 2^24. ResourceExhausted: there is no memory for them.
 absl::StatusOr<std::vector<Array>> ReadArrays(const std::string& path);
 
 using WriteBytes = std::function<absl::Status(absl::string_view bytes)>;

@@ -72,12 +72,24 @@ TEST_F(ArraysTest, DoublesBecomeFloats) {
   EXPECT_THAT((*read)[0].numbers, ElementsAre(0.1f, -1e30f));
 }
 
+TEST_F(ArraysTest, WholeNumbersBecomeFloats) {
+  constexpr int64_t kMost = 1 << 24;
+  const auto read = ReadArrays(
+      File("w.npz", Zip({{"x.npy", Npy("<i8", "(3,)", BytesOf<int64_t>({-kMost, 7, kMost}))},
+                         {"y.npy", Npy("<i4", "(1,)", BytesOf<int32_t>({-3}))}})));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_THAT((*read)[0].numbers, ElementsAre(-0x1p24f, 7.0f, 0x1p24f));
+  EXPECT_THAT((*read)[1].numbers, ElementsAre(-3.0f));
+}
+
 TEST_F(ArraysTest, WhatCannotBeReadIsNamed) {
   EXPECT_THAT(Error("a.txt", ""), HasSubstr("InvalidSpec: "));
   EXPECT_THAT(Error("a.txt", ""), HasSubstr("want a name that ends with .npz or .npy"));
   EXPECT_THAT(Error("a.npy", "no"), HasSubstr("DataMissing: "));
-  EXPECT_THAT(Error("i.npy", Npy("<i8", "(1,)", BytesOf<int64_t>({5}))),
-              HasSubstr("i.npy: numbers of type '<i8', want float32 or float64"));
+  EXPECT_THAT(Error("i.npy", Npy("<i2", "(1,)", BytesOf<int16_t>({5}))),
+              HasSubstr("i.npy: numbers of type '<i2', want float32 or float64"));
+  EXPECT_THAT(Error("i.npy", Npy("<i8", "(2,)", BytesOf<int64_t>({5, (1 << 24) + 1}))),
+              HasSubstr("i.npy: number 1 is beyond 2^24, up to which float32 has all"));
   EXPECT_THAT(
       Error("n.npz",
             Zip({{"x.npy", Npy("<f4", "(2,)",

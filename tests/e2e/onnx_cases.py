@@ -106,6 +106,8 @@ def sample_of(model, least=0.0, samples=1):
     value, = (value for value in model.graph.input if value.name not in weights)
     shape = [samples, *(dim.dim_value for dim in value.type.tensor_type.shape.dim[1:])]
     count = int(np.prod(shape))
+    if any(node.op_type == 'Gather' for node in model.graph.node):  # tokens
+        return {value.name: (np.arange(count) % 7).astype(np.float32).reshape(shape)}
     return {value.name: (np.arange(count) / count + least).astype(np.float32).reshape(shape)}
 
 

@@ -131,9 +131,24 @@ class OnnxNodeTest(support.TestCase):
             run = self.capstan('run', self.write('job.yaml', job))
             self.assertEqual(run.code, 0, run)
             self.assertEqual(self.capstan('model', 'export', '@last', '--out', f'{name}.onnx').code, 0)
-        said = self.cases('agree', self.path('set17.onnx'), self.path('set20.onnx'))
+        # A language model has the logits of each position as its output, and reads tokens.
+        self.write('text/input.txt', 'to be or not to be. ' * 40)
+        language = support.job_spec(model={'name': 'gpt_nano'}, kvstore={'type': 'local'}, resources={'num_workers': 1},
+                                    data={'format': 'text', 'uri': self.path('text'), 'sequence_length': 8},
+                                    training={'max_steps': 5, 'global_batch_size': 16, 'optimizer': {'name': 'adam', 'learning_rate': 0.01}})
+        self.train(language)
+        self.assertEqual(self.capstan('model', 'export', '@last', '--out', 'language.onnx').code, 0)
+        said = self.cases('agree', self.path('set17.onnx'), self.path('set20.onnx'), self.path('language.onnx'))
         print(said, flush=True)
-        self.assertEqual(said.count('largest difference'), 2)
+        self.assertEqual(said.count('largest difference'), 3)
+        self.assertIn('language.onnx: output [3, 8, 8]', said)
+        # It comes back as the same network, with the same loss.
+        both = {'graph': self.path('language.onnx'), 'initial_weights': self.path('language.onnx')}
+        still = {**language['training'], 'max_steps': 1, 'optimizer': {'name': 'sgd', 'learning_rate': 1e-30}}
+        validated = json.loads(self.capstan('metrics', '@last', '-o', 'json').out)['evaluations'][-1]['validation_loss']
+        self.train({**language, 'model': both, 'training': still})
+        again = json.loads(self.capstan('metrics', '@last', '-o', 'json').out)['evaluations'][-1]['validation_loss']
+        self.assertAlmostEqual(again, validated, delta=1e-5)
 
     def test_an_export_is_trained_on(self):
         """A Parameter and a ConstantOfShape come back from a file, one with its weights and one within the job."""

@@ -53,6 +53,32 @@ torch.onnx.export(net, x[:1], "net1.onnx", **names)
 numpy.save("x.npy", x.numpy())
 numpy.save("y.npy", net(x).detach().numpy())
 """
+# Tokens are whole numbers, whose rows a table has. One answer for the sample, or one at each position.
+TOKENS = """
+import sys
+import numpy, torch
+from torch import nn
+
+class Tokens(nn.Module):
+    def __init__(self, positions):
+        super().__init__()
+        self.embed, self.place = nn.Embedding(11, 16), nn.Embedding(8, 16)
+        self.hidden, self.head, self.positions = nn.Linear(16, 32), nn.Linear(32, 11), positions
+
+    def forward(self, x):
+        x = self.embed(x) + self.place(torch.arange(8))
+        x = torch.relu(self.hidden(x))
+        return self.head(x if self.positions else x.mean(1))
+
+torch.manual_seed(0)
+x = torch.randint(0, 11, (5, 8))
+for positions in (False, True):
+    net, name = Tokens(positions).eval(), f"tokens{int(positions)}"
+    torch.onnx.export(net, x, f"{name}.onnx", dynamo=False, input_names=["x"], output_names=["y"],
+                      dynamic_axes={"x": {0: "N"}, "y": {0: "N"}})
+    numpy.save(f"{name}.npy", net(x).detach().numpy())
+numpy.save("x.npy", x.numpy())
+"""
 COMPARE = "import numpy, sys; a, b = map(numpy.load, sys.argv[1:]); assert a.shape == b.shape; print(abs(a - b).max())"
 
 
@@ -79,6 +105,24 @@ class TorchTest(support.TestCase):
             job = self.train(support.job_spec(model=both, data={'format': 'synthetic_digits', 'train_samples': 640, 'test_samples': 32}))
             losses = [line['loss'] for line in self.step_log(job)]
             self.assertLess(losses[-1], losses[0])
+
+    def test_an_embedding_from_pytorch(self):
+        self.python('python3', '-W', 'ignore', '-c', TOKENS)
+        self.write('text/input.txt', 'abcdefghijk' * 60)
+        for name, loss in (('tokens0', 'SoftmaxCrossEntropyLoss'), ('tokens1', 'SequenceCrossEntropyLoss')):
+            # The file's input is of int64, and so is the array.
+            said = self.capstan('predict', f'{name}.onnx', 'x.npy', '--out', 'out.npy')
+            self.assertEqual(said.code, 0, said)
+            difference = float(self.python('python3', '-c', COMPARE, 'out.npy', f'{name}.npy'))
+            print(f'{name}: largest difference {difference:.1e}', flush=True)
+            self.assertLess(difference, 1e-5)
+            self.assertIn(loss, self.capstan('model', 'import', f'{name}.onnx').out)
+            both = {'graph': self.path(f'{name}.onnx'), 'initial_weights': self.path(f'{name}.onnx')}
+            job = self.train(support.job_spec(
+                model={**both, 'num_classes': 11}, data={'format': 'text', 'uri': self.path('text'), 'sequence_length': 8},
+                training={'max_steps': 40, 'global_batch_size': 32, 'seed': 3, 'optimizer': {'name': 'adam', 'learning_rate': 0.01}}))
+            losses = [line['loss'] for line in self.step_log(job)]
+            self.assertLess(losses[-1], 0.5 * losses[0], name)
 
     def test_from_pytorch_and_back(self):
         with open(README) as f:

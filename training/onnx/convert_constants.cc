@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "training/onnx/importer.h"
+#include "training/ops/cast/cast.h"
 
 namespace capstan::training::onnx {
 namespace {
@@ -67,13 +68,14 @@ void ConvertIdentity(NodeConversion& node) {
   if (constant != nullptr) node.Output(*constant);
 }
 
-// Everything is computed as float here.
+// Everything is computed as float here. Of whole numbers, a value has those of the graph's input.
 void ConvertCast(NodeConversion& node) {
   const int64_t to = node.Int("to", 0);
   node.Ignore("saturate");    // of formats of 8 bits
   node.Ignore("round_mode");  // of formats of 8 bits
   const bool to_whole = to == v1::DATA_TYPE_INT64 || to == v1::DATA_TYPE_INT32;
   if (to_whole && node.IsConstant(0)) return FoldCast(node, true);
+  if (to_whole) return node.Output(node.Append(Cast{"int64"}, {node.GraphInput(0)}));
   if (to != v1::DATA_TYPE_FLOAT && to != v1::DATA_TYPE_DOUBLE && to != v1::DATA_TYPE_FLOAT16 &&
       to != v1::DATA_TYPE_BFLOAT16) {
     return node.Refuse(absl::StrCat("attribute 'to' is ", to, ", want a type of floating point"));

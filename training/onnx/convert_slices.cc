@@ -6,7 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "training/onnx/importer.h"
+#include "training/ops/cast/cast.h"
 #include "training/ops/flatten/flatten.h"
+#include "training/ops/gather/gather.h"
 #include "training/ops/pad/pad.h"
 #include "training/ops/reshape/reshape.h"
 #include "training/ops/slice/slice.h"
@@ -117,12 +119,28 @@ void ConvertSplit(NodeConversion& node) {
   }
 }
 
-// One index, or several in a row, is a Slice. Others need an operator of their own.
+// Rows of a constant table, as of an embedding. The operator itself cuts off what follows the point
+// of an index, so a Cast to whole numbers that nothing else reads is left out.
+void LookUpRows(NodeConversion& node) {
+  const int64_t axis = node.Int("axis", 0);
+  const Constant* const table = node.ConstantInput(0);
+  ValueId indices = node.GraphInput(1);
+  if (!node.ok()) return;
+  const auto rank = static_cast<int64_t>(table->dims.size());
+  if (rank == 0 || (axis != 0 && axis != -rank)) {
+    return node.Refuse(absl::StrCat("looks up places of axis ", axis, " of a constant of shape ",
+                                    ShapeToString(table->dims), ", want rows: axis 0"));
+  }
+  const ImportedNode* const cast = node.OnlyReaderOf(1);
+  if (cast != nullptr && cast->op.name == Cast::kName) indices = cast->inputs[0];
+  const ValueId rows = node.Operand(0, rank + 1, "initializer");
+  if (node.ok()) node.Output(node.Append(Gather(), {rows, indices}));
+}
+
+// Of a value, one index, or several in a row, is a Slice. Others need an operator of their own.
 void ConvertGather(NodeConversion& node) {
   if (node.AllConstant()) return FoldGather(node);
-  if (node.IsConstant(0)) {
-    return node.Refuse("looks up rows of a table by values, which is not supported");
-  }
+  if (node.IsConstant(0)) return LookUpRows(node);
   const ValueId x = node.GraphInput(0);
   const int64_t stated = node.Int("axis", 0);
   std::vector<int64_t> indices = node.Integers(1);

@@ -9,9 +9,11 @@
 #include "training/onnx/scan.h"
 #include "training/ops/concat/concat.h"
 #include "training/ops/flatten/flatten.h"
+#include "training/ops/gather/gather.h"
 #include "training/ops/mean_squared_error/mean_squared_error.h"
 #include "training/ops/parameter/parameter.h"
 #include "training/ops/reshape/reshape.h"
+#include "training/ops/sequence_cross_entropy/sequence_cross_entropy.h"
 #include "training/ops/slice/slice.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
@@ -37,6 +39,11 @@ bool IsOnnxDomain(absl::string_view domain) { return domain.empty() || domain ==
 bool IsFloatingPoint(int32_t type) {
   return type == v1::DATA_TYPE_FLOAT || type == v1::DATA_TYPE_DOUBLE ||
          type == v1::DATA_TYPE_FLOAT16 || type == v1::DATA_TYPE_BFLOAT16;
+}
+
+// Whole numbers, as the tokens of a text have them, become floats.
+bool IsInputType(int32_t type) {
+  return IsFloatingPoint(type) || type == v1::DATA_TYPE_INT64 || type == v1::DATA_TYPE_INT32;
 }
 
 // "[N, 3, 224, 224]", with ? for an unknown dimension.
@@ -97,8 +104,20 @@ absl::StatusOr<OnnxNetwork> ReadOnnxNetwork(absl::string_view bytes, std::string
   return Importer(model, ImportPurpose::kPrediction, limits).ImportNetwork(std::move(name));
 }
 
+bool PredictsTokens(absl::Span<const GraphNode> nodes, const Shape& input, const Shape& output) {
+  return output.size() == 2 && output[0] == Elements(input) &&
+         std::any_of(nodes.begin(), nodes.end(),
+                     [](const GraphNode& node) { return node.op.name == Gather::kName; });
+}
+
 absl::StatusOr<Graph> WithLoss(const OnnxModel& model, std::string name) {
   std::vector<GraphNode> nodes = model.nodes;
+  if (model.loss == OnnxLoss::kSoftmaxCrossEntropy &&
+      PredictsTokens(model.nodes, model.input_shape, model.output_shape)) {
+    nodes.push_back(
+        {FreeName(model, "loss"), SequenceCrossEntropyLoss(), {static_cast<int>(nodes.size()), 0}});
+    return Graph::Build(std::move(name), model.input_shape, std::move(nodes));
+  }
   if (model.output_shape.size() != 1) {
     nodes.push_back({FreeName(model, "flatten"), Flatten(), {static_cast<int>(nodes.size())}});
   }
@@ -262,9 +281,9 @@ absl::Status Importer::CheckInput(const v1::ValueInfoProto& input, Shape& sample
     return OfValue(name, absl::StrCat("the input has no shape, want a tensor ", want));
   }
   const v1::TypeProto::Tensor& type = input.type().tensor_type();
-  if (!IsFloatingPoint(type.elem_type())) {
+  if (!IsInputType(type.elem_type())) {
     return OfValue(name, absl::StrCat("the input has elements of type ", type.elem_type(),
-                                      ", want a type of floating point"));
+                                      ", want a type of floating point, int32 or int64"));
   }
   const auto error = [&](absl::string_view wanted) {
     return OfValue(

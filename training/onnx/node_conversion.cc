@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +9,7 @@
 #include "training/ops/constant_of_shape/constant_of_shape.h"
 #include "training/ops/parameter/parameter.h"
 #include "training/ops/transpose/transpose.h"
+#include "training/ops/trilu/trilu.h"
 
 namespace capstan::training::onnx {
 namespace {
@@ -19,6 +22,41 @@ constexpr size_t kMostTextBytes = 64;
 bool AllEqual(const std::vector<float>& numbers) {
   return std::all_of(numbers.begin(), numbers.end(),
                      [&numbers](float number) { return number == numbers[0]; });
+}
+
+// A triangle of each matrix, all of one number, and zeros elsewhere.
+struct Triangle {
+  float value = 0;
+  Trilu place;
+};
+
+std::optional<Triangle> TriangleOf(const Shape& dims, const std::vector<float>& numbers) {
+  if (dims.size() < 2 || numbers.empty()) return std::nullopt;
+  const int64_t rows = dims.end()[-2], columns = dims.back();
+  const auto diagonal = [&](size_t i) {
+    const auto at = static_cast<int64_t>(i);
+    return at % columns - at / columns % rows;
+  };
+  Triangle found;
+  int64_t least = std::numeric_limits<int64_t>::max(), most = -least;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] == 0) continue;
+    if (found.value != 0 && numbers[i] != found.value) return std::nullopt;
+    found.value = numbers[i];
+    least = std::min(least, diagonal(i));
+    most = std::max(most, diagonal(i));
+  }
+  for (const bool upper : {true, false}) {
+    bool fits = true;
+    for (size_t i = 0; fits && i < numbers.size(); ++i) {
+      const bool inside = upper ? diagonal(i) >= least : diagonal(i) <= most;
+      fits = inside == (numbers[i] != 0);
+    }
+    if (!fits) continue;
+    found.place = {upper, upper ? least : most};
+    return found;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -134,6 +172,10 @@ ValueId NodeConversion::Operand(int input, int64_t rank, const char* init) {
   ValueId value = -1;
   if (!view.trained && !weight.values.empty() && AllEqual(weight.values)) {
     value = AppendAs(ConstantOfShape{view.dims, DecimalOf(weight.values[0])}, {}, {}, "", "", "");
+  } else if (const auto mask = view.trained ? std::nullopt : TriangleOf(view.dims, weight.values);
+             mask.has_value()) {
+    value = AppendAs(ConstantOfShape{view.dims, DecimalOf(mask->value)}, {}, {}, "", "", "");
+    value = AppendAs(mask->place, {value}, {}, "", "", "");
   } else if (!view.trained && for_training()) {
     Refuse(absl::StrCat(shown,
                         " has different numbers and is no initializer: want an initializer, "

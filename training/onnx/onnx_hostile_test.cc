@@ -362,7 +362,8 @@ TEST(OnnxHostileTest, TheInputIsOneImageOrOneRowOfFeatures) {
               b.graph().mutable_input(0)->mutable_type()->mutable_tensor_type()->set_elem_type(
                   v1::DATA_TYPE_UINT8);
             }),
-            "value 'x': the input has elements of type 2, want a type of floating point");
+            "value 'x': the input has elements of type 2, want a type of floating point, int32 or "
+            "int64");
   EXPECT_THAT(ErrorAfter([](OnnxBuilder& b) { b.graph().mutable_input(0)->clear_type(); }),
               HasSubstr("value 'x': the input has no shape"));
 }

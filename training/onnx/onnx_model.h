@@ -12,8 +12,11 @@
 //
 //   an initializer with at least one dimension, and what is made of one    a Parameter, trained
 //   any other constant whose elements are equal, such as 0.125             a Constant, never trained
+//   a triangle of equal elements, as of a mask, and zeros                  Trilu of a Constant
 //   any other constant                                                     refused; it is a
 //                                                                          Parameter of OnnxNetwork
+//
+// The table of a Gather by values is one of these, too: usually an initializer, an embedding.
 //
 // What nodes make of constants and of shapes is computed during the import, within
 // max_folded_elements. The size of the batch stays unknown in it. Numbers in binary16, bfloat16 and
@@ -33,6 +36,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "training/graph/graph.h"
 
 namespace capstan::training::onnx {
@@ -87,8 +91,13 @@ struct OnnxModel {
 absl::StatusOr<OnnxModel> ReadOnnx(absl::string_view bytes, const OnnxLimits& limits = {},
                                    OnnxLoss loss = OnnxLoss::kSoftmaxCrossEntropy);
 
-// The model with its loss, and a Flatten before it if the output is not
-// [features]. Their names are "loss" and "flatten", with a number if a node has that name.
+// Whether a network's answer has the logits of a token for each number of its input, of which it
+// looks up rows of a table: `output` is [T, classes], `input` has T numbers, and a node is a Gather.
+bool PredictsTokens(absl::Span<const GraphNode> nodes, const Shape& input, const Shape& output);
+
+// The model with its loss: a SequenceCrossEntropyLoss instead of a SoftmaxCrossEntropyLoss if
+// PredictsTokens() says so; before the other losses a Flatten if the output is not [features].
+// Their names are "loss" and "flatten", with a number if a node has that name.
 // InvalidArgument: the graph is refused, e.g. since it has too many nodes.
 absl::StatusOr<Graph> WithLoss(const OnnxModel& model, std::string name);
 

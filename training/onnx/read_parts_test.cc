@@ -6,6 +6,7 @@
 
 #include "training/onnx/onnx_builder.h"
 #include "training/ops/parameter/parameter.h"
+#include "training/ops/trilu/trilu.h"
 
 namespace capstan::training::onnx {
 namespace {
@@ -271,11 +272,78 @@ TEST(ReadPartsTest, AGatherOfOneIndexIsASlice) {
   const OnnxModel model = ImportedParts(builder);
   EXPECT_EQ(model.output_shape, (Shape{2, 2}));
   EXPECT_THAT(Compute(model, {0, 1, 2, 3, 4, 5, 6, 7}), ElementsAre(2, 3, 6, 7));
-  OnnxBuilder table({2});
-  table.Count("table", {5, 2});
-  table.Node("Gather", {"table", "x"}, "y", "look");
-  EXPECT_EQ(table.Error(),
-            "node 'look': looks up rows of a table by values, which is not supported");
+}
+
+// As PyTorch writes nn.Embedding: the input is of int64.
+TEST(ReadPartsTest, RowsOfATableAreAGather) {
+  OnnxBuilder builder({2}, {2, 3});
+  auto& tokens = *builder.graph().mutable_input(0)->mutable_type()->mutable_tensor_type();
+  tokens.set_elem_type(v1::DATA_TYPE_INT64);
+  builder.Count("embed.weight", {5, 3});
+  OnnxBuilder::SetInt(builder.Node("Cast", {"x"}, "whole", "same"), "to", v1::DATA_TYPE_INT64);
+  builder.Node("Gather", {"embed.weight", "whole"}, "y", "look");
+  const OnnxModel model = ImportedParts(builder);
+  EXPECT_EQ(NodesOf(model), "embed Parameter(), look Gather(1 0)");
+  EXPECT_EQ(WeightsOf(model), "embed.weight [5, 3]");
+  EXPECT_THAT(Compute(model, {4, -4}), ElementsAre(13, 14, 15, 4, 5, 6));
+  // An answer for each number of the input: the loss of a sequence.
+  const absl::StatusOr<Graph> graph = WithLoss(model, "tokens");
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(graph->nodes().back().op.name, "SequenceCrossEntropyLoss");
+  EXPECT_EQ(graph->num_classes(), 3);
+  // One for all numbers of the input: the loss of a class.
+  builder.graph().mutable_output(0)->mutable_type()->mutable_tensor_type()->clear_shape();
+  builder.graph().mutable_node(1)->set_output(0, "rows");
+  builder.Node("ReduceMean", {"rows"}, "y", "mean");
+  OnnxBuilder::SetInts(*builder.graph().mutable_node(2), "axes", {1});
+  OnnxBuilder::SetInt(*builder.graph().mutable_node(2), "keepdims", 0);
+  const absl::StatusOr<Graph> classes = WithLoss(ImportedParts(builder), "class");
+  ASSERT_TRUE(classes.ok()) << classes.status();
+  EXPECT_EQ(classes->nodes().back().op.name, "SoftmaxCrossEntropyLoss");
+}
+
+TEST(ReadPartsTest, WhatIsNoTableIsRefused) {
+  OnnxBuilder columns({2});
+  columns.Count("table", {5, 2});
+  OnnxBuilder::SetInt(columns.Node("Gather", {"table", "x"}, "y", "look"), "axis", 1);
+  EXPECT_EQ(columns.Error(),
+            "node 'look': looks up places of axis 1 of a constant of shape [5, 2], want rows: axis "
+            "0");
+  OnnxBuilder number({2});
+  number.Tensor("table", {}, v1::DATA_TYPE_FLOAT).add_float_data(1);
+  number.Node("Gather", {"table", "x"}, "y", "look");
+  EXPECT_THAT(number.Error(), HasSubstr("of a constant of shape [], want rows"));
+  OnnxBuilder other({2});
+  other.graph().mutable_input(0)->mutable_type()->mutable_tensor_type()->set_elem_type(
+      v1::DATA_TYPE_BOOL);
+  other.Node("Relu", {"x"}, "y", "relu");
+  EXPECT_THAT(other.Error(), HasSubstr("want a type of floating point, int32 or int64"));
+}
+
+TEST(ReadPartsTest, ATriangleIsAMask) {
+  struct Mask {
+    std::vector<float> numbers;
+    Trilu want;
+  };
+  for (const Mask& mask :
+       {Mask{{0, -9, -9, 0, 0, -9}, {true, 1}}, Mask{{2, 0, 0, 2, 2, 0}, {false, 0}},
+        Mask{{3, 3, 3, 0, 3, 3}, {true, 0}}}) {
+    OnnxBuilder builder({2, 2, 3});
+    FloatsNode(builder, "mask", {2, 3}, mask.numbers);
+    builder.Node("Add", {"x", "mask"}, "y", "masked");
+    const OnnxModel model = ImportedParts(builder);
+    EXPECT_EQ(WeightsOf(model), "");
+    ASSERT_EQ(model.nodes.size(), 3u);
+    EXPECT_EQ(model.nodes[1].op.attributes.Int("upper"), mask.want.upper);
+    EXPECT_EQ(model.nodes[1].op.attributes.Int("k"), mask.want.k);
+    std::vector<float> want = mask.numbers;
+    want.insert(want.end(), mask.numbers.begin(), mask.numbers.end());
+    EXPECT_EQ(Compute(model, std::vector<float>(12, 0)), want);
+  }
+  OnnxBuilder other({2, 2, 3});
+  FloatsNode(other, "mask", {2, 3}, {0, -9, 0, 0, 0, -9});
+  other.Node("Add", {"x", "mask"}, "y", "masked");
+  EXPECT_THAT(other.Error(), HasSubstr("has different numbers and is no initializer"));
 }
 
 // x.view(x.size(0), -1), with and without nodes in between.

@@ -9,11 +9,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "capstan/onnx/v1/onnx.pb.h"
+#include "training/onnx/onnx_model.h"
 #include "training/ops/add/add.h"
 #include "training/ops/arithmetic/arithmetic.h"
 #include "training/ops/batch_normalization/batch_normalization.h"
 #include "training/ops/constant_of_shape/constant_of_shape.h"
 #include "training/ops/dropout/dropout.h"
+#include "training/ops/gather/gather.h"
+#include "training/ops/linear/linear.h"
 #include "training/ops/mat_mul/mat_mul.h"
 #include "training/ops/pad/pad.h"
 #include "training/ops/parameter/parameter.h"
@@ -21,6 +24,7 @@
 #include "training/ops/reduce/reduce.h"
 #include "training/ops/reshape/reshape.h"
 #include "training/ops/squeeze/squeeze.h"
+#include "training/ops/trilu/trilu.h"
 
 namespace capstan::training::onnx {
 namespace {
@@ -83,6 +87,19 @@ class OnnxWriter {
     }
   }
 
+  // A node before `to`, with one input and the output "NODE:what", which takes the place of
+  // that input.
+  v1::NodeProto& AddBefore(v1::NodeProto& to, int index, int input, const std::string& what,
+                           const std::string& op) {
+    v1::NodeProto& node = *graph_message().add_node();
+    node.set_op_type(op);
+    node.set_name(absl::StrCat(to.name(), ":", what));
+    node.add_input(to.input(input));
+    node.add_output(node.name());
+    to.set_input(input, node.output(0));
+    return node;
+  }
+
   // An input with numbers that are not weights.
   v1::TensorProto& AddConstant(v1::NodeProto& to, int index, const std::string& what,
                                v1::DataType type) {
@@ -106,9 +123,15 @@ class OnnxWriter {
     if (value == 0) return "input";
     return value == graph_.logits() ? "output" : absl::StrCat(node(value - 1).name, ":0");
   }
+  // A Constant, or a triangle of one.
+  bool IsConstant(ValueId value) const {
+    if (value == 0) return false;
+    const GraphNode& from = node(value - 1);
+    return from.op.name == ConstantOfShape::kName ||
+           (from.op.name == Trilu::kName && IsConstant(from.inputs[0]));
+  }
   bool IsParameter(ValueId value) const {
-    return value > 0 && (node(value - 1).op.name == ParameterNode::kName ||
-                         node(value - 1).op.name == ConstantOfShape::kName);
+    return value > 0 && (node(value - 1).op.name == ParameterNode::kName || IsConstant(value));
   }
   // What a node reads: the value, or for a Parameter its tensor.
   std::string InputName(ValueId value) const {
@@ -117,7 +140,9 @@ class OnnxWriter {
                : ValueName(value);
   }
   absl::Status CheckParameters(int index) const;
+  absl::Status CheckLoss() const;
   void WriteInputs(int index, v1::NodeProto& to);
+  std::vector<float> ConstantNumbers(int index) const;
   void WriteConstant(int index);
   void WriteValue(ValueId value, v1::ValueInfoProto& to) const;
   void WriteParameters();
@@ -228,6 +253,24 @@ void WriteReduce(OnnxWriter& writer, int node, v1::NodeProto& to) {
   }
 }
 
+// Indices are whole numbers in ONNX.
+void WriteGather(OnnxWriter& writer, int node, v1::NodeProto& to) {
+  writer.SetInt(writer.AddBefore(to, node, 1, "indices", "Cast"), "to", v1::DATA_TYPE_INT64);
+}
+
+// ONNX has no such layer: the weights are turned, and the bias is a node.
+void WriteLinear(OnnxWriter& writer, int node, v1::NodeProto& to) {
+  writer.SetInts(writer.AddBefore(to, node, 1, "turned", "Transpose"), "perm", {1, 0});
+  to.set_op_type(MatMul::kName);
+  if (to.input_size() < 3) return;
+  const std::string weight = to.input(1), bias = to.input(2);
+  v1::NodeProto& product = writer.AddBefore(to, node, 0, "product", MatMul::kName);
+  product.add_input(weight);
+  to.set_op_type(Add::kName);
+  to.mutable_input()->DeleteSubrange(1, 2);
+  to.add_input(bias);
+}
+
 void WriteTranspose(OnnxWriter& writer, int node, v1::NodeProto& to) {
   std::vector<int64_t> perm = writer.attributes(node).Ints("perm");
   perm.insert(perm.begin(), 0);
@@ -250,6 +293,7 @@ constexpr OpWriter kWriters[] = {
     {"Div", WriteAsItIs},
     {"Dropout", WriteDropout},
     {"Flatten", WriteFlatten},
+    {"Gather", WriteGather},
     {"Gelu", WriteAsItIs},
     {"Gemm", WriteGemm},
     {"GlobalAveragePool", WriteAsItIs},
@@ -258,6 +302,7 @@ constexpr OpWriter kWriters[] = {
     {"LRN", WriteAsItIs},
     {"LayerNormalization", WriteAsItIs},
     {"LeakyRelu", WriteAsItIs},
+    {"Linear", WriteLinear},
     {"LogSoftmax", WriteAsItIs},
     {"MatMul", WriteAsItIs},
     {"MaxPool", WriteWindow},
@@ -318,11 +363,19 @@ void OnnxWriter::WriteParameters() {
 }
 
 // A Parameter and a Constant have no batch in the file. So only an operator that broadcasts may read
-// one, beside a value that has the batch.
+// one, beside a value that has the batch, and a Gather as its table. It needs one: ONNX's Gather
+// looks up rows of one table for all samples.
 absl::Status OnnxWriter::CheckParameters(int index) const {
   const GraphNode& from = node(index);
   const auto parameters = std::count_if(from.inputs.begin(), from.inputs.end(),
                                         [this](ValueId input) { return IsParameter(input); });
+  if (from.op.name == Gather::kName) {
+    if (parameters == 1 && IsParameter(from.inputs[0])) return absl::OkStatus();
+    return absl::UnimplementedError(
+        absl::StrCat("node ", from.name,
+                     ": Gather can be exported with a Parameter or Constant as "
+                     "the table and other indices only"));
+  }
   if (parameters == 0 || (Broadcasts(from.op.name) && parameters == 1)) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat("node ", from.name, ": ", from.op.name,
                                                " of a Parameter or Constant cannot be exported"));
@@ -357,28 +410,60 @@ void OnnxWriter::WriteInputs(int index, v1::NodeProto& to) {
   }
 }
 
+// The tokens of a loss must be the graph's input, and a reader must see that.
+absl::Status OnnxWriter::CheckLoss() const {
+  const GraphNode& loss = node(graph_.loss());
+  if (loss.inputs.size() < 2) return absl::OkStatus();
+  ValueId tokens = loss.inputs[1];
+  while (tokens > 0 && graph_.def(tokens - 1).in_place == InPlace::kView) {
+    tokens = node(tokens - 1).inputs[0];
+  }
+  if (tokens == 0 &&
+      PredictsTokens(graph_.nodes(), graph_.input_shape(), graph_.value_shape(graph_.logits()))) {
+    return absl::OkStatus();
+  }
+  // A file has no loss, and a reader would put that of a single answer there.
+  return absl::UnimplementedError(absl::StrCat(
+      "node ", loss.name, ": a network with a ", loss.op.name,
+      " can be exported if it looks up rows by the tokens, and these are its whole input"));
+}
+
+std::vector<float> OnnxWriter::ConstantNumbers(int index) const {
+  const OpInstance& op = graph_.instance(index);
+  std::vector<float> numbers(static_cast<size_t>(Elements(op.inferred.output.shape)));
+  std::vector<float> of_input;
+  SampleInfo samples;
+  samples.count = 1;
+  ForwardCall<float> call{op, samples, {}, {}, numbers.data(), {}, {}};
+  if (!op.x.empty()) {
+    of_input = ConstantNumbers(node(index).inputs[0] - 1);
+    call.x.push_back(of_input.data());
+  }
+  graph_.def(index).reference.forward(call);
+  return numbers;
+}
+
 void OnnxWriter::WriteConstant(int index) {
-  const ConstantOfShape from = ConstantOfShape::Read(attributes(index));
+  const Shape& shape = graph_.value_shape(graph_.output_of(index));
   v1::NodeProto& to = *graph_message().add_node();
   to.set_name(node(index).name);
   to.set_op_type("Constant");
   to.add_output(ValueName(graph_.output_of(index)));
   v1::TensorProto& tensor = *Add(to, "value", v1::ATTRIBUTE_TYPE_TENSOR).mutable_t();
   tensor.set_data_type(v1::DATA_TYPE_FLOAT);
-  tensor.mutable_dims()->Add(from.shape.begin(), from.shape.end());
-  const std::vector<float> values(static_cast<size_t>(Elements(from.shape)),
-                                  static_cast<float>(from.value));
+  tensor.mutable_dims()->Add(shape.begin(), shape.end());
+  const std::vector<float> values = ConstantNumbers(index);
   tensor.mutable_float_data()->Add(values.begin(), values.end());
 }
 
 absl::Status OnnxWriter::WriteNode(int index) {
   const GraphNode& from = node(index);
   if (from.op.name == ParameterNode::kName) return absl::OkStatus();  // an initializer
-  if (from.op.name == ConstantOfShape::kName) {
+  if (IsConstant(graph_.output_of(index))) {
     if (graph_.value_elements(graph_.output_of(index)) > kMostConstantElements) {
-      return absl::UnimplementedError(
-          absl::StrCat("node ", from.name, ": ConstantOfShape of more than ", kMostConstantElements,
-                       " elements cannot be exported"));
+      return absl::UnimplementedError(absl::StrCat("node ", from.name, ": constant of more than ",
+                                                   kMostConstantElements,
+                                                   " elements cannot be exported"));
     }
     WriteConstant(index);
     return absl::OkStatus();
@@ -411,11 +496,7 @@ absl::StatusOr<std::string> OnnxWriter::Write() {
                                                    graph_.parameters().size(),
                                                    " parameters of the graph"));
   }
-  if (const GraphNode& loss = node(graph_.loss()); loss.inputs.size() > 1) {
-    // A file has no loss, and a reader would put that of a single answer there.
-    return absl::UnimplementedError(absl::StrCat("node ", loss.name, ": a network with a ",
-                                                 loss.op.name, " cannot be exported"));
-  }
+  if (const absl::Status loss = CheckLoss(); !loss.ok()) return loss;
   const int64_t most = kMostWeightBytes / static_cast<int64_t>(sizeof(float));
   const int64_t elements = std::max(graph_.parameter_elements(), graph_.statistic_elements()) > most
                                ? most + 1
