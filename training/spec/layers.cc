@@ -14,6 +14,7 @@
 #include "training/ops/op.h"
 #include "training/ops/pool/pool.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
+#include "training/spec/layer_ranges.h"
 #include "training/spec/nearest.h"
 #include "training/spec/yaml_attribute.h"
 
@@ -38,13 +39,6 @@ std::string NodeNameOf(const OpDef& op) {
   if (op.name == BatchNormalization::kName) return "bn";
   if (op.name == MaxPool::kName || op.name == AveragePool::kName) return "pool";
   return LayerName(op.name);
-}
-
-const AttributeDef* FindAttribute(const OpDef& op, absl::string_view name) {
-  for (const AttributeDef& def : op.attributes) {
-    if (def.name == name) return &def;
-  }
-  return nullptr;
 }
 
 const char* TypeOf(const AttributeDef& def) {
@@ -165,6 +159,7 @@ class LayerReader {
     job::v1::GraphNode& node = AddNode(op);
     const std::string path = absl::StrCat(EntryPath(index), ".", LayerName(op.name));
     const bool group = item.kind == YamlNode::Kind::kMap;
+    const size_t failures = failures_;
     if (group) AddAttributes(op, item.entries[0].value, path, node);
     for (const AttributeDef& def : op.attributes) {
       if (!def.required || Has(node, def.name)) continue;
@@ -178,6 +173,16 @@ class LayerReader {
            "is required");
     }
     if (last && op.name == Gemm::kName) CheckClasses(node, item, path);
+    if (group && failures_ == failures) CheckRanges(op, item.entries[0].value, path, node);
+  }
+
+  void CheckRanges(const OpDef& op, const YamlNode& values, const std::string& path,
+                   const job::v1::GraphNode& node) {
+    for (const LayerFault& fault : FaultsOfLayer(op, node)) {
+      const YamlNode* const value = values.Find(fault.attribute);
+      Fail(value != nullptr ? value->mark : values.mark, absl::StrCat(path, ".", fault.attribute),
+           absl::StrCat("is refused: ", fault.message));
+    }
   }
 
   void CheckClasses(const job::v1::GraphNode& node, const YamlNode& item, const std::string& path) {

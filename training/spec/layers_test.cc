@@ -10,7 +10,9 @@
 #include "gtest/gtest.h"
 #include "training/graph/models.h"
 #include "training/ops/op.h"
+#include "training/ops/op_cases.h"
 #include "training/spec/graph_message.h"
+#include "training/spec/layer_ranges.h"
 
 namespace capstan::training::spec {
 namespace {
@@ -166,6 +168,66 @@ TEST(LayersTest, ErrorsNameTheEntryAndItsPlace) {
             "j:7:27: error: 'model.layers[0].gelu.approximate' must be a text, found '1'\n");
   EXPECT_EQ(ErrorOfLayer("dropout: 0.5"),
             "j:7:16: error: 'model.layers[0].dropout' must be a group of keys, found '0.5'\n");
+}
+
+TEST(LayersTest, NumbersOutOfRangeAreNamedByTheirEntry) {
+  EXPECT_EQ(
+      ErrorOfLayer("conv: {out_channels: 6, kernel_shape: 0}"),
+      "j:7:45: error: 'model.layers[0].conv.kernel_shape' is refused: kernel of the height 0, "
+      "want at least 1\n");
+  EXPECT_EQ(
+      ErrorOfLayer("conv: {out_channels: 0, kernel_shape: 3, strides: [1, -2]}"),
+      "j:7:28: error: 'model.layers[0].conv.out_channels' is refused: out_channels 0, want at "
+      "least 1\n"
+      "j:7:57: error: 'model.layers[0].conv.strides' is refused: stride of the width -2, want "
+      "at least 1\n");
+  EXPECT_EQ(
+      ErrorOfLayer("dropout: {ratio: 2}"),
+      "j:7:24: error: 'model.layers[0].dropout.ratio' is refused: 2, want at least 0 and less "
+      "than 1\n");
+  EXPECT_THAT(ErrorOfLayer("conv: {out_channels: 6, kernel_shape: [3, 3, 3]}"),
+              HasSubstr("'model.layers[0].conv.kernel_shape' is refused: "));
+  EXPECT_THAT(ErrorOfLayer("max_pool: {kernel_shape: 2, auto_pad: AROUND}"),
+              HasSubstr("'model.layers[0].max_pool.auto_pad' is refused: "));
+  // Two that do not go together, and what depends on the image.
+  EXPECT_EQ(ErrorOfLayer("slice: {starts: [1], ends: [3, 4], axes: [1]}"), "");
+  EXPECT_EQ(ErrorOfLayer("conv: {out_channels: 4, kernel_shape: 3, group: 3}"), "");
+  EXPECT_EQ(ErrorOfLayer("conv: {group: 11, out_channels: 22, kernel_shape: 3000}"), "");
+  EXPECT_THAT(ErrorOfLayer("clip: {min: 2, max: 1}"),
+              HasSubstr("'model.layers[0].clip.max' is refused: "));
+  EXPECT_THAT(ErrorOfLayer("gemm: {out_features: -1}"),
+              HasSubstr("'model.layers[0].gemm.out_features' is refused: "));
+  EXPECT_THAT(
+      LayerErrors("  layers: [flatten, gemm, softmax_cross_entropy_loss: "
+                  "{label_smoothing: 7}]\n"),
+      HasSubstr("'model.layers[2].softmax_cross_entropy_loss.label_smoothing' is refused: "));
+}
+
+// Attributes of every case of every operator, each for an input that the parser does not know. What
+// the case's own input fits must not be refused.
+TEST(LayersTest, NothingIsRefusedThatSomeInputFits) {
+  int layers = 0;
+  for (const OpCase& op_case : AllOpCases()) {
+    const OpDef& op = *FindOp(op_case.op.name);
+    if (op_case.hostile || op.min_inputs != 1 || op.max_inputs != 1) continue;
+    job::v1::GraphNode node;
+    for (const auto& [name, value] : op_case.op.attributes.values()) {
+      job::v1::Attribute& attribute = *node.add_attributes();
+      attribute.set_name(name);
+      if (const auto* const whole = std::get_if<int64_t>(&value)) attribute.set_integer(*whole);
+      if (const auto* const number = std::get_if<double>(&value)) attribute.set_number(*number);
+      if (const auto* const text = std::get_if<std::string>(&value)) attribute.set_text(*text);
+      if (const auto* const list = std::get_if<std::vector<int64_t>>(&value)) {
+        attribute.mutable_integers()->mutable_values()->Add(list->begin(), list->end());
+      }
+    }
+    for (const LayerFault& fault : FaultsOfLayer(op, node)) {
+      ADD_FAILURE() << op.name << " " << op_case.name << ": " << fault.attribute << " "
+                    << fault.message;
+    }
+    ++layers;
+  }
+  EXPECT_GT(layers, 60);
 }
 
 TEST(LayersTest, UnknownLayersAreRefused) {
