@@ -50,6 +50,11 @@ ExitCode ListModels(const Console& console) {
   return kExitDone;
 }
 
+// A file's name may be no UTF-8.
+std::string TextOf(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 struct DescribeFlags {
   std::string model;  // a built-in name, a job file or an ONNX file
   NetworkFlags network;
@@ -102,11 +107,61 @@ ExitCode DescribeModel(const DescribeFlags& flags, const Console& console) {
     return kExitUsage;
   }
   console.Note(NotesText(network->notes));
-  // A file's name may be no UTF-8.
-  constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
   console.Out(console.json()
-                  ? ModelJson(network->graph, memory).dump(-1, ' ', false, kReplace) + "\n"
+                  ? TextOf(ModelJson(network->graph, memory))
                   : ModelText(network->graph, memory, console.stdout_tty ? console.width : 0));
+  return kExitDone;
+}
+
+struct ImportFlags {
+  std::string file;
+  std::string out;  // empty: none
+};
+
+// The group `model` of a job file that trains the network of a file from its weights. A string of
+// JSON is one of YAML.
+std::string ModelGroup(const std::string& path, int64_t num_classes) {
+  const std::string quoted = nlohmann::json(path).dump();
+  return absl::StrCat("model:\n  graph: ", quoted, "\n  initial_weights: ", quoted,
+                      "\n  num_classes: ", num_classes, "\n");
+}
+
+ExitCode ImportModel(const ImportFlags& flags, const Console& console) {
+  const auto refuse = [&console](absl::string_view what) {
+    console.Err(absl::StrCat("capstan: ", what, "\n"));
+    return kExitUsage;
+  };
+  if (!IsOnnxFile(flags.file)) {
+    return refuse(absl::StrCat(flags.file, ": want an ONNX file, whose name ends with .onnx"));
+  }
+  const absl::StatusOr<Network> network = NetworkOfFile(flags.file, {}, console);
+  if (!network.ok()) return refuse(network.status().message());
+  std::error_code error;
+  const std::string path = std::filesystem::absolute(flags.file, error).lexically_normal().string();
+  if (error) return refuse(absl::StrCat(flags.file, ": ", error.message()));
+  const int64_t classes = network->graph.num_classes();
+  std::string group;
+  try {
+    group = ModelGroup(path, classes);
+  } catch (const nlohmann::json::exception&) {
+    return refuse(absl::StrCat(flags.file, ": want a path of UTF-8, as a job file has"));
+  }
+  console.Note(NotesText(network->notes));
+  if (!flags.out.empty()) {
+    const absl::Status written = services::WriteFileAtomically(flags.out, group);
+    if (!written.ok()) {
+      Report(written, console);
+      return kExitInternal;
+    }
+  }
+  if (console.json()) {
+    nlohmann::ordered_json json = ModelJson(network->graph, {});
+    json["model"] = {{"graph", path}, {"initial_weights", path}, {"num_classes", classes}};
+    console.Out(TextOf(json));
+    return kExitDone;
+  }
+  console.Out(ModelText(network->graph, {}, console.stdout_tty ? console.width : 0));
+  console.Out(flags.out.empty() ? "\n" + group : "\n" + flags.out + "\n");
   return kExitDone;
 }
 
@@ -178,6 +233,17 @@ void AddModel(Command parent, Action& slot) {
   CarryOut(
       describe, slot, {Output::kTable, Output::kJson},
       [flags](const Context& context) { return DescribeModel(*flags, context.console); },
+      kActsAlone);
+
+  const auto imported = std::make_shared<ImportFlags>();
+  Command read = group.Sub(
+      "import",
+      "checks that an ONNX file can be trained, and shows it and its `model` in a job file");
+  read.Add("FILE", imported->file, "an ONNX file").Required();
+  read.Add("--out", imported->out, "file to write the group `model` of a job file to");
+  CarryOut(
+      read, slot, {Output::kTable, Output::kJson},
+      [imported](const Context& context) { return ImportModel(*imported, context.console); },
       kActsAlone);
 
   const auto exported = std::make_shared<ExportFlags>();

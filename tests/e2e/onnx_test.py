@@ -153,6 +153,33 @@ class OnnxTest(support.TestCase):
             self.assertEqual(refused.out, '')
         self.assertFalse([name for name in os.listdir(self.folder) if name.startswith('out.')])
 
+    def test_import(self):
+        said = self.capstan('model', 'import', MNIST, '--out', 'model.yaml', '-o', 'json')
+        self.assertEqual(said.code, 0, said)
+        model = json.loads(said.out)['model']
+        self.assertEqual(model, {'graph': MNIST, 'initial_weights': MNIST, 'num_classes': 10})
+        self.assertIn("The file's last node, LogSoftmax, is left out", said.err)
+        # What it has written is the group of a job file.
+        rest = {name: group for name, group in spec(None, training={
+            'max_steps': 2, 'global_batch_size': 64, 'optimizer': {'name': 'sgd', 'learning_rate': 0.02}}).items() if name != 'model'}
+        with open(self.path('model.yaml')) as f:
+            job = self.write('job.yaml', f.read() + ''.join(f'{name}: {json.dumps(group)}\n' for name, group in rest.items()))
+        ran = self.capstan('run', job, '-o', 'json')
+        self.assertEqual(ran.code, 0, ran)
+        self.assertEqual(json.loads(ran.out.splitlines()[-1])['state'], 'SUCCEEDED')
+        os.symlink(MNIST, self.path('net.onnx'))
+        shown = self.capstan('model', 'import', 'net.onnx')
+        self.assertEqual(shown.code, 0, shown)
+        self.assertTrue(shown.out.startswith(self.capstan('model', 'describe', 'net.onnx').out), shown.out)
+        self.assertIn(f'model:\n  graph: "{self.path("net.onnx")}"\n', shown.out)
+        for args, code, text in ((('lenet', ), 2, 'lenet: want an ONNX file, whose name ends with .onnx'),
+                                 (('nowhere.onnx', ), 2, 'open nowhere.onnx: No such file'),
+                                 ((self.write('bad.onnx', b'\x08\x07\x12'), ), 2, 'bad.onnx: file: not an ONNX model'),
+                                 (('net.onnx', '--out', '/nowhere/model.yaml'), 1, '/nowhere/model.yaml')):
+            refused = self.capstan('model', 'import', *args)
+            self.assertEqual((refused.code, refused.out), (code, ''), refused)
+            self.assertIn(text, refused.err)
+
     def test_describe(self):
         described = json.loads(self.capstan('model', 'describe', MNIST, '-o', 'json').out)
         self.assertEqual((described['parameters'], described['input'], described['nodes'][0]['name']), (376802, [1, 28, 28], 'conv1'))
