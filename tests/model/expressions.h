@@ -15,7 +15,7 @@ namespace capstan::model {
 
 using Id = uint16_t;  // 0: none
 
-enum class Kind : uint8_t { kNone, kInitial, kGradient, kSum, kUpdate };
+enum class Kind : uint8_t { kNone, kInitial, kGradient, kSum, kUpdate, kBare };
 
 struct Expression {
   Kind kind = Kind::kNone;
@@ -51,6 +51,15 @@ class Expressions {
   Id Update(Id weights, Id sum, int rate) {
     return Make({Kind::kUpdate, at(sum).finite, weights, sum, 0, 0, 0, Byte(rate)});
   }
+
+  // Weights that have lost the state of the optimizer. Their gradients are those of the weights, and
+  // their updates are not.
+  Id Bare(Id weights) {
+    return at(weights).kind == Kind::kInitial
+               ? weights
+               : Make({Kind::kBare, at(weights).finite, weights, 0, 0, 0, 0, 0});
+  }
+  Id WeightsOf(Id id) const { return at(id).kind == Kind::kBare ? at(id).left : id; }
 
   const Expression& at(Id id) const { return table_[id]; }
   // The gradients in a sum, from left to right.

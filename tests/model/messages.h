@@ -21,6 +21,7 @@ enum class Type : uint8_t {
   kOrder,         // lineage
   kOrderApplied,  // lineage, step
   kEvaluation,    // lineage, version, mask of blocks
+  kSum,           // lineage, version, slot, last version + 16 * rate, sum
 };
 
 // Flags of a decision.

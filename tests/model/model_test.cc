@@ -67,6 +67,34 @@ TEST(ModelTest, TheProtocolHasNoViolation) {
        {.steps = 3, .checkpoints = 2, .nonfinite_step = 1, .crashes = 1, .wipes = 1}},
       {"evaluation, a worker dies", {.lanes = 2, .evaluated_version = 1, .deaths = 1, .wipes = 1}},
       {"evaluation, a crash", {.evaluated_version = 1, .crashes = 1, .wipes = 1}},
+      {"replicas, a worker is suspected", {.replicas = true, .suspicions = 1, .wipes = 1}},
+      {"replicas, a worker dies", {.replicas = true, .deaths = 1, .wipes = 1}},
+      {"replicas, a worker is cut off from one shard",
+       {.lanes = 2, .replicas = true, .cuts = 1, .wipes = 1}},
+      {"replicas, a shard crashes", {.checkpoints = 2, .replicas = true, .crashes = 1, .wipes = 1}},
+      {"replicas, a crash before the last step",
+       {.lanes = 2,
+        .workers = 1,
+        .steps = 3,
+        .checkpoints = 2,
+        .replicas = true,
+        .crashes = 1,
+        .wipes = 1}},
+      {"replicas, lanes are taken twice, three steps",
+       {.lanes = 2, .steps = 3, .replicas = true, .suspicions = 2}},
+      {"replicas, an order and a crash",
+       {.lanes = 2,
+        .workers = 1,
+        .checkpoints = 2,
+        .order = Order::kRate,
+        .replicas = true,
+        .crashes = 1}},
+      {"replicas, not finite, and suspected",
+       {.lanes = 2, .steps = 3, .nonfinite_step = 1, .replicas = true, .suspicions = 1}},
+      {"replicas, evaluation, a worker dies",
+       {.lanes = 2, .evaluated_version = 1, .replicas = true, .deaths = 1, .wipes = 1}},
+      {"D0, replicas, a worker is suspected",
+       {.steps = 1, .free_bits = true, .replicas = true, .suspicions = 1}},
       // D0: two copies of a lane differ, and each chunk may contain another one.
       {"D0, a worker is suspected", {.steps = 1, .free_bits = true, .suspicions = 1, .wipes = 1}},
       {"D0, a worker is suspected, two steps",
@@ -112,6 +140,9 @@ TEST(ModelTest, EveryRuleTakenAwayIsMissed) {
   const World dies = {.deaths = 1, .wipes = 1};
   const World crash = {.lanes = 2, .workers = 1, .checkpoints = 2, .crashes = 1};
   const World order = {.lanes = 2, .workers = 1, .order = Order::kRate, .crashes = 1};
+  const World back = {.lanes = 2, .steps = 3, .replicas = true, .suspicions = 2};
+  const World later = {
+      .lanes = 2, .workers = 1, .steps = 3, .checkpoints = 2, .replicas = true, .crashes = 1};
   const auto with = [](World world, Bug bug) {
     world.bug = bug;
     return world;
@@ -154,6 +185,13 @@ TEST(ModelTest, EveryRuleTakenAwayIsMissed) {
        with({.lanes = 2, .workers = 1, .steps = 1, .crashes = 1}, Bug::kDoneBeforeManifest)},
       {"an order at another step", "I8", with(order, Bug::kOrderAtAnotherStep)},
       {"an order's report of an older lineage", "I8", with(order, Bug::kOrderReportOfOldLineage)},
+      {"a sum on any version", "I10", with(back, Bug::kSumOnAnyVersion)},
+      {"a sum is applied twice", "I10", with(back, Bug::kSumTwice)},
+      {"a sum whose room has the next step's", "I10", with(back, Bug::kSumOfReusedRoom)},
+      {"a version without the optimizer's state", "I10", with(later, Bug::kWholeWithoutState)},
+      {"whole versions only at the start", "I6",
+       with({.lanes = 2, .steps = 3, .replicas = true, .suspicions = 2, .wipes = 1},
+            Bug::kSumsAlone)},
   };
   for (const Case& one : cases) {
     SCOPED_TRACE(one.name);

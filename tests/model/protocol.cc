@@ -26,7 +26,8 @@ bool AcceptsOldMessages(Bug bug) {
                            Bug::kCommitOfOldLineage,
                            Bug::kManifestOfTwoLineages,
                            Bug::kWeightsSurviveLineage,
-                           Bug::kOrderReportOfOldLineage};
+                           Bug::kOrderReportOfOldLineage,
+                           Bug::kSumTwice};
   return std::find(std::begin(kBugs), std::end(kBugs), bug) != std::end(kBugs);
 }
 

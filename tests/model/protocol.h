@@ -62,6 +62,11 @@ enum class Bug : uint8_t {
   kDoneBeforeManifest,       // SUCCEEDED when all shards have version T
   kOrderAtAnotherStep,       // a journaled order is replayed at any step
   kOrderReportOfOldLineage,  // such a report is journaled
+  kSumOnAnyVersion,          // U3: a task applies a sum to whatever version it has
+  kSumTwice,                 // U3: a sum that arrives again is applied again
+  kSumOfReusedRoom,          // U2: a sum is read when it is sent, and the room has the next step's
+  kWholeWithoutState,        // U2: a version comes without the state of the optimizer
+  kSumsAlone,                // U2: a shard sends a whole version only when its lineage begins
 };
 
 // A small world, and the faults that it allows.
@@ -75,6 +80,7 @@ struct World {
   int evaluated_version = -1;  // in two blocks, of the owners of lanes 0 and 1
   Order order = Order::kNone;  // that a person gives at any time
   bool free_bits = false;      // D0: a lane's bits depend on who computes it
+  bool replicas = false;       // update_on_kvstore: false; workers update, too
   // Faults. Each happens at most this often.
   int deaths = 0;        // a worker ends; one always stays
   int suspicions = 0;    // lanes are taken from a living worker
@@ -116,7 +122,11 @@ struct Shard {  // a process; slot = its part of the chunks
   uint8_t order_step = kNever;  // the step whose decision carried the order
   uint8_t order_pending = 0;    // 1: at any step; 2: at order_at
   uint8_t order_at = 0;
-  uint8_t spare[4] = {};
+  // With replicas, of all shards: the sum of the step before `version`, 0 if that was skipped, and
+  // its rate. `stepped`: there was such a step in this lineage.
+  uint8_t sum_rate = 0;
+  Id sum = 0;
+  uint8_t stepped = 0;
   uint8_t decisions[kMaxSteps] = {};  // by step, for the invariants; 0: none
   uint64_t decision = 0;              // the last, as it was sent
 };
@@ -215,6 +225,7 @@ class Protocol {
   void DeliverFrame(Emitter& emit, uint64_t message);
   void DeliverToLead(Emitter& emit, uint64_t message);
   void DeliverWeights(Emitter& emit, uint64_t message);
+  void DeliverSum(Emitter& emit, uint64_t message);
   void DeliverView(Emitter& emit, uint64_t message);
   void DeliverStartLineage(Emitter& emit, uint64_t message);
   void DeliverDecision(Emitter& emit, uint64_t message);
@@ -238,6 +249,7 @@ class Protocol {
   void CheckSum(const Core& core, const Shard& shard, int slot, Id root);
   void CheckSeals(const Shard& lead);
   void CheckManifest(const Coordinator& c, const Manifest& manifest);
+  void CheckReplica(const Core& core, const Worker& worker, int part);
   Id Expected(int part, int version, int order_step);
   void Violate(const std::string& what) {
     if (violation_.empty()) violation_ = what;

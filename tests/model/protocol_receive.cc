@@ -21,6 +21,8 @@ void Protocol::Deliver(Emitter& emit, uint64_t message) {
       return DeliverToLead(emit, message);
     case Type::kWeights:
       return DeliverWeights(emit, message);
+    case Type::kSum:
+      return DeliverSum(emit, message);
     case Type::kView:
       return DeliverView(emit, message);
     case Type::kStartLineage:
@@ -134,7 +136,30 @@ void Protocol::DeliverWeights(Emitter& emit, uint64_t message) {
     worker.from[m.c] = static_cast<uint8_t>(m.a);
     worker.version[m.c] = static_cast<uint8_t>(m.b);
     worker.last[m.c] = static_cast<uint8_t>(m.d);
-    worker.weights[m.c] = static_cast<Id>(m.e);
+    worker.weights[m.c] =
+        world_.has(Bug::kWholeWithoutState) ? ex_.Bare(static_cast<Id>(m.e)) : static_cast<Id>(m.e);
+    TakeWeights(&worker);
+    emit.Go(std::move(next), "deliver", message, w);
+  }
+}
+
+// U3: a task makes version v of a part exactly if it has version v - 1 of it.
+void Protocol::DeliverSum(Emitter& emit, uint64_t message) {
+  const Message m = Unpack(message);
+  for (int w = 0; w < world_.workers; ++w) {
+    const Worker& q = emit.core().worker[w];
+    if (q.alive == 0 || q.lineage == 0 || q.lineage != m.a || q.from[m.c] == 0) continue;
+    const bool next_version = q.version[m.c] + 1 == m.b;
+    const bool older = q.version[m.c] + 1 < m.b && world_.has(Bug::kSumOnAnyVersion);
+    const bool again = q.version[m.c] == m.b && world_.has(Bug::kSumTwice);
+    if (!next_version && !older && !again) continue;
+    State next = emit.from();
+    Worker& worker = next.core.worker[w];
+    worker.version[m.c] = static_cast<uint8_t>(m.b);
+    worker.last[m.c] = static_cast<uint8_t>(m.d & 15);
+    if (m.e != 0)
+      worker.weights[m.c] = ex_.Update(worker.weights[m.c], static_cast<Id>(m.e), m.d >> 4);
+    CheckReplica(next.core, worker, m.c);
     TakeWeights(&worker);
     emit.Go(std::move(next), "deliver", message, w);
   }

@@ -40,8 +40,8 @@ void Protocol::SendableByWorker(const Core& core, int w, std::vector<uint64_t>* 
     for (int block = kRoot; block < kBlocks; ++block) {
       if ((q.pushed >> block & 1) == 0) continue;
       for (const Type type : {Type::kFrame, Type::kSeal}) {
-        out->push_back(
-            Pack(type, q.lineage, version, block, 2 * source + q.cut, q.weights[0], q.weights[1]));
+        out->push_back(Pack(type, q.lineage, version, block, 2 * source + q.cut,
+                            ex_.WeightsOf(q.weights[0]), ex_.WeightsOf(q.weights[1])));
       }
     }
   }
@@ -53,7 +53,14 @@ void Protocol::SendableByShard(const Core& core, int i, std::vector<uint64_t>* o
   const Shard& n = core.shard[i];
   if (n.lineage == 0) return;
   const int slot = i / 2;
-  out->push_back(Pack(Type::kWeights, n.lineage, n.version, slot, n.last, n.weights));
+  // U2: with replicas, weights are sent with the state of the optimizer. Any task may need them.
+  if (!world_.has(Bug::kSumsAlone) || n.stepped == 0)
+    out->push_back(Pack(Type::kWeights, n.lineage, n.version, slot, n.last, n.weights));
+  if (world_.replicas && n.stepped != 0) {
+    const bool reused = world_.has(Bug::kSumOfReusedRoom) && n.held[kRoot] != 0;
+    out->push_back(Pack(Type::kSum, n.lineage, n.version, slot, n.last | n.sum_rate << 4,
+                        reused ? n.held[kRoot] : n.sum));
+  }
   if (n.held[kRoot] != 0 && n.version < world_.steps && n.version < n.last)
     out->push_back(Pack(Type::kPart, n.lineage, n.version, slot, Finite(n.held[kRoot]) ? 0 : 1));
   if (n.decision != 0 && !world_.has(Bug::kLeadForgetsDecision)) out->push_back(n.decision);
@@ -95,6 +102,7 @@ bool Protocol::NobodyTakes(const Core& core, uint64_t bits) const {
     case Type::kPart:
       return past(0, m.a, m.b);
     case Type::kWeights:
+    case Type::kSum:
       return all_workers([&](const Worker& q) {
         return q.lineage > m.a ||
                (q.lineage == m.a && q.from[m.c] == q.lineage && q.version[m.c] >= m.b);
@@ -143,8 +151,8 @@ void Protocol::Settle(State* state) const {
 
 std::string ToString(const Message& m) {
   static constexpr const char* kNames[] = {
-      "nothing", "frame", "seal",       "weights", "part",          "decision",  "StartLineage",
-      "view",    "files", "FilesTaken", "order",   "order applied", "evaluation"};
+      "nothing", "frame", "seal",       "weights", "part",          "decision",   "StartLineage",
+      "view",    "files", "FilesTaken", "order",   "order applied", "evaluation", "sum"};
   const char* name = kNames[static_cast<int>(m.type)];
   if (m.type == Type::kView) {
     return absl::StrCat("view of generation ", m.a, ", lineage ", m.b, ", owners ", m.c & 15, " ",

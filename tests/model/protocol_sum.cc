@@ -142,6 +142,11 @@ void Protocol::Publish(Core& core, int index, uint64_t decision) {
     if (!Finite(root)) Violate("I7: a step that is not finite is applied");
     n.weights = ex_.Update(n.weights, root, m.c);
   }
+  if (world_.replicas) {
+    n.sum = apply ? root : Id{0};
+    n.sum_rate = static_cast<uint8_t>(m.c);
+    n.stepped = 1;
+  }
   n.rate = static_cast<uint8_t>(m.c);
   if ((m.d & kCarriesOrder) != 0) n.order_step = n.version;
   n.decisions[n.version] = static_cast<uint8_t>(1 + m.d + 16 * m.c);
@@ -159,6 +164,17 @@ void Protocol::Publish(Core& core, int index, uint64_t decision) {
           n.decisions[step] != peer.decisions[step]) {
         Violate(absl::StrCat("I7: two shards have different decisions on step ", step));
       }
+    }
+  }
+}
+
+// A replica has the weights and the state of every shard that is at the same version.
+void Protocol::CheckReplica(const Core& core, const Worker& worker, int part) {
+  for (int i = 2 * part; i < 2 * part + 2; ++i) {
+    const Shard& n = core.shard[i];
+    if (n.lineage == worker.lineage && n.version == worker.version[part] &&
+        n.weights != worker.weights[part]) {
+      Violate("I10: a replica differs from its shard");
     }
   }
 }
