@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "exchange/shard/shard_messages.h"
 #include "exchange/wire/byte_buffer.h"
+#include "param_store/weight_messages.h"
 #include "services/check/check.h"
 #include "services/logging/log.h"
 #include "training/chunks/shard_memory.h"
@@ -65,6 +66,7 @@ absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
                                   .has_accuracy = !spec::HasNumericTargets(resolved->spec()),
                                   .max_staleness = spec::MaxStaleness(*resolved),
                                   .gradient_format = spec::GradientFormatOf(*resolved),
+                                  .replicas = spec::WorkersUpdate(resolved->spec()),
                                   .checkpoint_every_steps = resolved->checkpoint_every_steps(),
                                   .checkpoint_every = spec::CheckpointEvery(*resolved)},
                          .optimizer = *std::move(optimizer),
@@ -85,7 +87,8 @@ ShardJob::ShardJob(ShardJobOptions options)
                   .may_touch_weights = options_.may_touch_weights}),
       log_(files_, options_.plan.job_id, options_.storage_path, &job_files_),
       core_(options_.plan),
-      storage_(options_.plan.layout, *options_.optimizer, options_.plan.gradient_format),
+      storage_(options_.plan.layout, *options_.optimizer,
+               {.format = options_.plan.gradient_format, .replicas = options_.plan.replicas}),
       metrics_(options_.metrics, options_.plan),
       lead_link_(strand_, options_.security),
       state_(core_.State(absl::ZeroDuration())) {}
@@ -331,6 +334,7 @@ void ShardJob::Do(core::Event event) {
       std::visit([this](const auto& e) { Run(e); }, effect);
     }
     Deliver();
+    storage_.ForgetSums();
   }
   in_step_ = false;
   Arm();
@@ -484,31 +488,16 @@ void ShardJob::Deliver() {
 
 void ShardJob::SendFrame(const core::SendWeights& effect, const VersionWeights& weights,
                          const training::ChunkRun& frame, bool last) {
-  v1::WeightFrame header;
-  header.set_version(effect.version);
-  header.set_stop(effect.stop);
-  header.set_evaluate(effect.evaluate);
-  header.set_skipped(effect.skipped);
-  header.set_loss_scale(effect.loss_scale);
-  header.set_set(effect.set);
-  for (const int64_t mark : effect.marks) header.add_marks(mark);
-  header.set_floor(effect.floor);
-  header.set_max_staleness(effect.max_staleness);
-  header.set_first_chunk(frame.first_chunk);
-  const int32_t first = frame.first_chunk - storage_.run().first_chunk;
-  for (int32_t i = 0; i < frame.chunk_count; ++i) header.add_crc32c((*weights.crcs)[first + i]);
-  const int64_t floats = training::RangeOf(options_.plan.layout, frame).size;
-  exchange::wire::OutgoingBytes payload;
-  payload.bytes = absl::string_view(
-      reinterpret_cast<const char*>(weights.floats->data() + storage_.LocalRange(first).offset),
-      floats * sizeof(float));
-  payload.owner = weights.floats;
-  streams_.at(effect.stream)
-      ->Send(exchange::wire::MakeByteBuffer(
-                 exchange::wire::EncodePrefix(header, payload.bytes.size(), core_.lineage()),
-                 absl::MakeConstSpan(&payload, 1)),
-             effect.version, last);
-  load_.Sent(floats * sizeof(float));
+  const std::vector<WeightMessage> messages =
+      MakeWeightMessages(effect, storage_, weights, frame, core_.lineage());
+  for (const WeightMessage& message : messages) {
+    streams_.at(effect.stream)
+        ->Send(exchange::wire::MakeByteBuffer(message.prefix, message.payload), effect.version,
+               last && &message == &messages.back());
+    for (const exchange::wire::OutgoingBytes& part : message.payload) {
+      load_.Sent(static_cast<int64_t>(part.bytes.size()));
+    }
+  }
 }
 
 // ---- The lead ----

@@ -18,12 +18,13 @@ using training::ChunkSum;
 using training::FlatRange;
 
 ShardStorage::ShardStorage(const training::FlatLayout& layout, const training::Optimizer& optimizer,
-                           const training::GradientFormat& format)
+                           Options options)
     : layout_(layout),
       optimizer_(optimizer),
       norms_(layout),
       pieces_(training::PiecesFor(optimizer, layout)),
-      gradients_(layout, format) {}
+      gradients_(layout, options.format),
+      replicas_(options.replicas) {}
 
 std::shared_ptr<exchange::FloatBuffer> ShardStorage::MakeBuffer(const training::FlatLayout& layout,
                                                                 const ChunkRun& run) {
@@ -37,6 +38,9 @@ void ShardStorage::Begin(const ChunkRun& run, int64_t version,
   run_ = run;
   first_float_ = range.offset;
   pool_.emplace(range.size, kFreeBuffers);
+  if (replicas_) sums_pool_.emplace(range.size, kFreeBuffers);
+  step_sums_ = {};
+  copies_.clear();
   previous_ = held_ = {};
   making_.reset();
   own_.reset();
@@ -52,15 +56,13 @@ void ShardStorage::Begin(const ChunkRun& run, int64_t version,
   CAPSTAN_CHECK(state.empty() || state.size() == state_floats);
   state_ = std::move(state);
   state_.resize(state_floats, 0.0f);
-  Note(weights);
+  Note(weights, made_);
   current_ = {version, std::move(weights), std::move(crcs)};
 }
 
-void ShardStorage::Note(const std::shared_ptr<const exchange::FloatBuffer>& buffer) {
-  made_.erase(
-      std::remove_if(made_.begin(), made_.end(), [](const auto& made) { return made.expired(); }),
-      made_.end());
-  made_.push_back(buffer);
+void ShardStorage::Note(const std::shared_ptr<const exchange::FloatBuffer>& buffer, Made& made) {
+  std::erase_if(made, [](const auto& one) { return one.expired(); });
+  made.push_back(buffer);
 }
 
 FlatRange ShardStorage::LocalRange(int32_t index) const {
@@ -129,7 +131,7 @@ void ShardStorage::Fold(const exchange::shard::FoldFrame& effect, exchange::wire
 void ShardStorage::MakeOwn() {
   if (own_ != nullptr) return;
   own_ = pool_->Lend();
-  Note(own_);
+  Note(own_, made_);
   const absl::Span<const float> from = current_.floats->span();
   std::copy(from.begin(), from.end(), own_->data());
   own_crcs_ = std::make_shared<std::vector<uint32_t>>(*current_.crcs);
@@ -194,6 +196,7 @@ void ShardStorage::BeginVersion(const training::Decision& decision, int64_t held
   }
   previous_ = current_;
   ++current_.version;
+  if (replicas_) step_sums_ = {.version = current_.version};
   if (!decision.apply) {
     for (ChunkSum& sum : sums_) sum.Reset();
     return;
@@ -208,8 +211,16 @@ void ShardStorage::BeginVersion(const training::Decision& decision, int64_t held
         training::TrustRatios(layout_, optimizer_, making.update, decision.tensor_norms);
     making.update.trust_ratios = making.trust_ratios;
   }
+  if (replicas_) {
+    step_sums_.update = making.update;
+    step_sums_.update.trust_ratios = {};
+    step_sums_.trust_ratios = making.trust_ratios;
+    step_sums_.floats = sums_pool_->Lend();
+    step_sums_.crcs.resize(static_cast<size_t>(run_.chunk_count));
+    Note(step_sums_.floats, made_sums_);
+  }
   making.floats = pool_->Lend();
-  Note(making.floats);
+  Note(making.floats, made_);
   making.crcs = std::make_shared<std::vector<uint32_t>>(run_.chunk_count);
   making.made.resize(static_cast<size_t>(run_.chunk_count));
   making.missing = run_.chunk_count;
@@ -223,6 +234,7 @@ void ShardStorage::MakeChunks(const ChunkRun& run) {
     if (making_->made[i]) continue;
     const FlatRange range = LocalRange(i);
     float* const out = making_->floats->data() + range.offset;
+    if (replicas_) KeepSum(i);
     training::ApplyVersion(layout_, layout_.ChunkRange(run_.first_chunk + i), optimizer_,
                            making_->update, Vectors(i, *previous_.floats, out));
     (*making_->crcs)[i] = training::Crc32c(out, range.size * sizeof(float));
@@ -231,6 +243,38 @@ void ShardStorage::MakeChunks(const ChunkRun& run) {
     --making_->missing;
   }
   if (making_->missing == 0) making_.reset();
+}
+
+// The room of a sum is used again by the next step, while slices of this one may still be in sockets.
+void ShardStorage::KeepSum(int32_t index) {
+  const FlatRange range = LocalRange(index);
+  const absl::Span<const float> sum = sums_[index].Last();
+  float* const to = step_sums_.floats->data() + range.offset;
+  std::copy(sum.begin(), sum.end(), to);
+  step_sums_.crcs[index] = training::Crc32c(to, range.size * sizeof(float));
+}
+
+std::shared_ptr<const StateCopy> ShardStorage::CopyState(const ChunkRun& run) {
+  std::erase_if(copies_, [](const auto& one) { return one.expired(); });
+  for (const std::weak_ptr<const StateCopy>& known : copies_) {
+    std::shared_ptr<const StateCopy> shared = known.lock();
+    if (shared != nullptr && shared->version == current_.version && shared->run == run) {
+      return shared;
+    }
+  }
+  auto copy = std::make_shared<StateCopy>();
+  copy->version = current_.version;
+  copy->run = run;
+  const int64_t each = states();
+  for (int32_t i = run.first_chunk - run_.first_chunk; i < run.end() - run_.first_chunk; ++i) {
+    const FlatRange range = LocalRange(i);
+    const auto first = state_.begin() + each * range.offset;
+    copy->floats.insert(copy->floats.end(), first, first + each * range.size);
+    copy->crcs.push_back(
+        training::Crc32c(&*first, static_cast<size_t>(each * range.size) * sizeof(float)));
+  }
+  copies_.push_back(copy);
+  return copy;
 }
 
 void ShardStorage::Apply(const training::Decision& decision, int64_t held_version) {
@@ -284,20 +328,31 @@ ShardStorage::Bytes ShardStorage::ResidentBytes(int64_t loading, int64_t snapsho
   const int64_t floats = training::RangeOf(layout_, run_).size;
   const int64_t state = floats * optimizer_.state_floats_per_weight();
   const auto size = static_cast<int64_t>(sizeof(float));
-  bytes.weights = (weight_buffers() + loading) * floats * size;
+  bytes.weights =
+      (InUse(made_) + FreeIn(pool_) + InUse(made_sums_) + FreeIn(sums_pool_) + loading) * floats *
+      size;
   bytes.optimizer = (static_cast<int64_t>(state_.size()) + (loading + snapshots) * state) * size;
+  for (const std::weak_ptr<const StateCopy>& one : copies_) {
+    if (const auto copy = one.lock(); copy != nullptr) {
+      bytes.optimizer += static_cast<int64_t>(copy->floats.size()) * size;
+    }
+  }
   for (const ChunkSum& sum : sums_) bytes.pending += static_cast<int64_t>(sum.allocated_bytes());
   return bytes;
 }
 
-int64_t ShardStorage::weight_buffers() const {
-  const int64_t free = pool_.has_value() ? pool_->allocated() - pool_->lent() : 0;
-  return weight_buffers_in_use() + free;
+int64_t ShardStorage::InUse(const Made& made) {
+  return std::count_if(made.begin(), made.end(), [](const auto& one) { return !one.expired(); });
 }
 
+int64_t ShardStorage::FreeIn(const std::optional<exchange::BufferPool>& pool) {
+  return pool.has_value() ? pool->allocated() - pool->lent() : 0;
+}
+
+int64_t ShardStorage::weight_buffers() const { return InUse(made_) + FreeIn(pool_); }
+
 int64_t ShardStorage::weight_buffers_in_use() const {
-  return std::count_if(made_.begin(), made_.end(),
-                       [](const auto& made) { return !made.expired(); });
+  return std::max(InUse(made_), InUse(made_sums_));
 }
 
 void ShardStorage::WaitForReturn(absl::Duration timeout) {

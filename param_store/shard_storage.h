@@ -36,6 +36,23 @@ struct VersionWeights {
   std::shared_ptr<const std::vector<uint32_t>> crcs;  // by chunk of the run
 };
 
+// What made the current version, for workers that update, too. Gone once it was sent to all.
+struct StepSums {
+  int64_t version = -1;            // that they made; -1: none
+  training::VersionUpdate update;  // without trust ratios
+  std::vector<double> trust_ratios;
+  std::shared_ptr<exchange::FloatBuffer> floats;  // of the run; null: the step was skipped
+  std::vector<uint32_t> crcs;                     // by chunk of the run
+};
+
+// The optimizer's state of a run of chunks, as it was when the current version was made.
+struct StateCopy {
+  int64_t version = -1;
+  training::ChunkRun run;
+  std::vector<float> floats;
+  std::vector<uint32_t> crcs;  // by chunk
+};
+
 // What a checkpoint file is written from; holds no reference into the storage that could change.
 struct ShardSnapshot {
   training::ChunkRun run;
@@ -55,9 +72,16 @@ struct VersionUnderWay {
 
 class ShardStorage {
  public:
-  // Borrows layout and optimizer. `format`: of the gradients that arrive.
+  struct Options {
+    training::GradientFormat format;  // of the gradients that arrive
+    bool replicas = false;  // workers update, too: keeps the sums of a step until ForgetSums
+  };
+  // Borrows layout and optimizer.
   ShardStorage(const training::FlatLayout& layout, const training::Optimizer& optimizer,
-               const training::GradientFormat& format = {});
+               Options options);
+  ShardStorage(const training::FlatLayout& layout, const training::Optimizer& optimizer,
+               const training::GradientFormat& format = {})
+      : ShardStorage(layout, optimizer, Options{.format = format}) {}
 
   // An empty buffer for the weights of `run`, to be filled (on any thread) and given to Begin.
   static std::shared_ptr<exchange::FloatBuffer> MakeBuffer(const training::FlatLayout& layout,
@@ -86,6 +110,16 @@ class ShardStorage {
   void Apply(const training::Decision& decision, int64_t held_version = -1);
   void Retire(int64_t version);
 
+  // The sums that made the current version, as far as MakeChunks has come. Their buffer does not change
+  // any more.
+  const StepSums& step_sums() const { return step_sums_; }
+  void ForgetSums() { step_sums_ = {}; }
+  // Of chunks of the current version that are made. Callers at one version share a copy.
+  std::shared_ptr<const StateCopy> CopyState(const training::ChunkRun& run);
+  int states() const { return optimizer_.state_floats_per_weight(); }
+  bool replicas() const { return replicas_; }
+  const training::FlatLayout& layout() const { return layout_; }
+
   const VersionWeights& current() const { return current_; }
   // The version at hand or the held one; null: it is neither. The caller may keep references: the
   // next ApplyFrame copies the weights.
@@ -111,14 +145,20 @@ class ShardStorage {
   // With `loading` lineages under way to Begin, and `snapshots` that somebody has.
   Bytes ResidentBytes(int64_t loading = 0, int64_t snapshots = 0) const;
   // Weight buffers that exist, and those of them that somebody has, of earlier lineages, too
-  // (training/chunks/shard_memory.h).
+  // (training/chunks/shard_memory.h). Slow streams keep buffers of sums instead if workers update: in
+  // use are as many as there are of the more numerous kind.
   int64_t weight_buffers() const;
   int64_t weight_buffers_in_use() const;
   // Until a buffer of this lineage is given back, or the time is over.
   void WaitForReturn(absl::Duration timeout);
 
  private:
-  void Note(const std::shared_ptr<const exchange::FloatBuffer>& buffer);
+  using Made = std::vector<std::weak_ptr<const exchange::FloatBuffer>>;
+  static void Note(const std::shared_ptr<const exchange::FloatBuffer>& buffer, Made& made);
+  static int64_t InUse(const Made& made);
+  static int64_t FreeIn(const std::optional<exchange::BufferPool>& pool);
+  // Before the chunk is made.
+  void KeepSum(int32_t index);
   // Chunk `index` of the run as floats: the pieces themselves, or decoded. Valid until the next call.
   exchange::wire::Pieces Floats(int32_t index, exchange::wire::Pieces encoded);
   // The words of an encoded chunk, one after another. Valid until the next call.
@@ -134,8 +174,9 @@ class ShardStorage {
   const training::GradientLayout gradients_;
   training::ChunkRun run_;
   int64_t first_float_ = 0;
-  std::vector<std::weak_ptr<const exchange::FloatBuffer>> made_;  // all that may still be in use
-  std::optional<exchange::BufferPool> pool_;
+  const bool replicas_;
+  Made made_, made_sums_;  // all that may still be in use
+  std::optional<exchange::BufferPool> pool_, sums_pool_;
   VersionWeights current_, previous_, held_;
   // Asynchronous jobs: current_, if nobody else has a reference to it.
   std::shared_ptr<exchange::FloatBuffer> own_;
@@ -143,6 +184,8 @@ class ShardStorage {
   std::optional<VersionUnderWay> making_;
   std::vector<float> state_;
   std::vector<training::ChunkSum> sums_;  // by chunk of the run
+  StepSums step_sums_;
+  std::vector<std::weak_ptr<const StateCopy>> copies_;  // that may still be in use
   // Of an encoded chunk.
   std::vector<float> words_;
   std::vector<float> decoded_;

@@ -48,7 +48,9 @@ Core::Core(const training::FlatLayout& layout, CoreOptions options)
       gradients_(layout, options_.gradient_format),
       pool_(layout.total_floats(), kFreeBuffers),
       assembly_(layout, pool_),
-      latest_(layout, pool_) {}
+      latest_(layout, pool_) {
+  if (options_.optimizer != nullptr) replica_.emplace(layout, options_.optimizer);
+}
 
 Effects Core::Step(const Event& event, absl::Duration now) {
   CAPSTAN_CHECK(now >= now_);
@@ -88,6 +90,7 @@ void Core::On(const RouteGiven& e, Effects& out) {
       runs.push_back({shard.first_chunk, shard.chunk_count});
     }
     latest_.Reset(route_.lineage, runs);
+    if (replica_.has_value()) replica_->Reset();
   }
   peers_.clear();
   const auto add = [this](int32_t shard, v1::StreamKind kind) -> Peer& {
@@ -128,7 +131,7 @@ void Core::Open(Peer& peer, Effects& out) {
   hello->set_lineage(route_.lineage);
   hello->set_kind(peer.kind);
   hello->set_index(options_.rank);
-  hello->set_have_version(assembly_.complete() + (CAPSTAN_MUTANT("have_version_ahead") ? 1 : 0));
+  hello->set_have_version(HaveVersion(peer) + (CAPSTAN_MUTANT("have_version_ahead") ? 1 : 0));
   hello->set_speaks(wire::kSpeaks);
   if (peer.damaged_version >= 0) hello->set_damaged_version(peer.damaged_version);
   peer.damaged_version = -1;
@@ -268,85 +271,6 @@ void Core::OnAck(Peer& peer, const v1::FrameAck& ack, Effects& out) {
       out.emplace_back(SendFrame{peer.stream, retained, frame});
     }
   }
-}
-
-absl::Span<float> Core::Destination(const Peer& peer, const v1::WeightFrame& frame, int32_t chunk) {
-  return options_.asynchronous ? latest_.Destination(peer.shard, frame.set(), chunk, now_)
-                               : assembly_.Destination(frame.version(), chunk, now_);
-}
-
-std::optional<CompleteWeights> Core::TakeSet(Peer& peer, const v1::WeightFrame& frame,
-                                             int32_t chunk) {
-  LatestWeights::Said said{frame.set(),
-                           frame.version(),
-                           frame.stop(),
-                           frame.evaluate(),
-                           {frame.marks().begin(), frame.marks().end()},
-                           frame.floor(),
-                           frame.max_staleness()};
-  return latest_.Arrived(peer.shard, chunk, said, now_);
-}
-
-void Core::OnWeights(Peer& peer, const v1::WeightFrame& frame, wire::Pieces payload,
-                     size_t payload_bytes, Effects& out) {
-  const ChunkRun run{frame.first_chunk(), frame.crc32c_size()};
-  const int64_t end = int64_t{run.first_chunk} + run.chunk_count;
-  if (peer.kind != v1::STREAM_KIND_DATA || run.chunk_count < 1 ||
-      run.first_chunk < peer.run.first_chunk || end > peer.run.end() ||
-      payload_bytes != sizeof(float) * training::RangeOf(layout_, run).size) {
-    return Cancel(peer,
-                  absl::DataLossError(absl::StrCat(
-                      "weights of chunks [", run.first_chunk, ",", end, ") with ", payload_bytes,
-                      " bytes, want chunks of [", peer.run.first_chunk, ",", peer.run.end(), ")")),
-                  out);
-  }
-  if (options_.asynchronous &&
-      (frame.set() < 1 || frame.version() < 0 || frame.marks_size() != options_.lanes)) {
-    return Cancel(
-        peer,
-        absl::DataLossError(
-            "weights of an asynchronous job without a set, a version, or a mark for each lane"),
-        out);
-  }
-  stats_.received_payload_bytes += static_cast<int64_t>(payload_bytes);
-  Shown(peer, frame.version());
-  std::optional<CompleteWeights> whole;
-  wire::PayloadReader reader(payload);
-  std::vector<absl::string_view> pieces;
-  for (int32_t i = 0; i < run.chunk_count; ++i) {
-    const int32_t chunk = run.first_chunk + i;
-    const size_t size_bytes = sizeof(float) * layout_.ChunkRange(chunk).size;
-    CAPSTAN_CHECK(reader.Next(size_bytes, &pieces));
-    const absl::Span<float> to = Destination(peer, frame, chunk);
-    if (to.empty()) continue;  // overtaken
-    if (wire::Crc32cOf(pieces) != frame.crc32c(i) && !CAPSTAN_MUTANT("weights_unchecked")) {
-      ++stats_.corrupt_frames;
-      peer.damaged_version = frame.version();
-      // The shard sends everything above have_version again on a new stream.
-      return Cancel(peer,
-                    absl::DataLossError(absl::StrCat("weights of version ", frame.version(),
-                                                     ", chunk ", chunk, ": the checksum differs")),
-                    out);
-    }
-    wire::CopyFloats(pieces, to);
-    stats_.copied_bytes += static_cast<int64_t>(size_bytes);
-    auto complete =
-        options_.asynchronous
-            ? TakeSet(peer, frame, chunk)
-            : assembly_.Arrived(
-                  frame.version(), chunk,
-                  {frame.stop(), frame.evaluate(), frame.loss_scale(), frame.skipped()}, now_);
-    if (complete.has_value()) whole = std::move(complete);
-  }
-  if (!whole.has_value()) return;
-  stats_.pull_seconds += absl::ToDoubleSeconds(whole->pull);
-  if (options_.asynchronous) {
-    ForgetAnswered(whole->version);
-  } else {
-    ForgetBefore(whole->version);
-  }
-  stopped_ = whole->stop;
-  out.emplace_back(UseWeights{*std::move(whole)});
 }
 
 // ---- What is sent, and kept to be sent again ----

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,7 @@
 #include "exchange/latest_weights.h"
 #include "exchange/sender/effects.h"
 #include "exchange/sender/events.h"
+#include "exchange/sender/replica.h"
 #include "exchange/weight_assembly.h"
 #include "exchange/wire/frame_codec.h"
 #include "training/chunks/flat_layout.h"
@@ -48,8 +50,10 @@ struct CoreOptions {
   absl::Duration max_backoff = absl::Seconds(2);
   absl::Duration hello_timeout = absl::Seconds(10);
   bool asynchronous = false;
-  int32_t lanes = 0;                                                   // of an asynchronous job
-  training::GradientFormat gradient_format;                            // of what is pushed
+  int32_t lanes = 0;                         // of an asynchronous job
+  training::GradientFormat gradient_format;  // of what is pushed
+  // Not null: the task updates a replica with it (kvstore.update_on_kvstore: false, replica.h).
+  std::shared_ptr<const training::Optimizer> optimizer;
   int64_t max_payload_bytes = training::kDefaultMaxFramePayloadBytes;  // of a frame; >= one chunk
 };
 
@@ -120,6 +124,23 @@ class Core {
   void OnWeights(Peer& peer, const v1::WeightFrame& frame, wire::Pieces payload,
                  size_t payload_bytes, Effects& out);
 
+  // What is wrong with the shape of a frame of weights or of sums. `run` is what it says.
+  absl::Status CheckWeights(const Peer& peer, const v1::WeightFrame& frame,
+                            const training::ChunkRun& run, size_t payload_bytes) const;
+  void Complete(CompleteWeights whole, Effects& out);
+  // Jobs whose tasks update.
+  absl::Status CheckReplicaFrame(const v1::WeightFrame& frame, const training::ChunkRun& run,
+                                 size_t payload_bytes) const;
+  void OnReplicaFrame(Peer& peer, const v1::WeightFrame& frame, const training::ChunkRun& run,
+                      wire::Pieces payload, Effects& out);
+  absl::Status TakeWhole(const v1::WeightFrame& frame, int32_t index, wire::Pieces weights,
+                         wire::Pieces state);
+  absl::Status MakeNext(Peer& peer, const v1::WeightFrame& frame, int32_t index,
+                        const training::VersionUpdate& update, const wire::Pieces* sum,
+                        Effects& out);
+  int64_t HaveVersion(const Peer& peer) const;
+  void Damaged(Peer& peer, const v1::WeightFrame& frame, absl::Status why, Effects& out);
+
   void Open(Peer& peer, Effects& out);
   void Cancel(Peer& peer, absl::Status cause, Effects& out);
   void Enter(Peer& peer, State state);
@@ -152,6 +173,7 @@ class Core {
   BufferPool pool_;
   WeightAssembly assembly_;
   LatestWeights latest_;  // of an asynchronous job, in place of assembly_
+  std::optional<Replica> replica_;
 
   absl::Duration now_ = absl::ZeroDuration();
   Route route_;

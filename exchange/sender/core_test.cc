@@ -96,6 +96,9 @@ class CoreTest : public ::testing::Test {
     if (const auto* e = std::get_if<NoteStreamEnd>(&effect)) {
       return absl::StrCat("end of ", e->shard, e->expected ? " expected" : "");
     }
+    if (const auto* e = std::get_if<NoteReplicaDiffers>(&effect)) {
+      return absl::StrCat("replica differs in ", e->chunk);
+    }
     return absl::StrCat("wrong sums ", std::get<NoteWrongSums>(effect).wrong);
   }
 

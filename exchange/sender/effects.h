@@ -80,8 +80,16 @@ struct NoteWrongSums {
   int wrong = 0;
 };
 
+// For the log: the task has updated a chunk to other weights than the shard has. It comes whole again.
+struct NoteReplicaDiffers {
+  int32_t shard = 0;
+  std::string node;
+  int64_t version = 0;
+  int32_t chunk = 0;
+};
+
 using Effect = std::variant<OpenStream, SendMessage, SendFrame, CancelStream, DropStream,
-                            UseWeights, Fail, NoteStreamEnd, NoteWrongSums>;
+                            UseWeights, Fail, NoteStreamEnd, NoteWrongSums, NoteReplicaDiffers>;
 using Effects = std::vector<Effect>;
 
 }  // namespace capstan::exchange::sender

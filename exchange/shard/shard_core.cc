@@ -98,6 +98,7 @@ void ShardCore::OpenStream(StreamId id, Stream& stream) {
     stream.wants = true;
   } else if (stream.kind == v1::STREAM_KIND_DATA) {
     if (!IsSlow(stream.index)) {
+      stream.base = version_;
       if (stream.have_version < version_) EmitWeights(id, stream);
     } else if (stream.have_version < held_version_.version) {
       // The other shards finish the held one for this task too.
@@ -118,6 +119,7 @@ void ShardCore::On(const WeightsTaken& event) {
   if (it == streams_.end()) return;
   // Of an asynchronous job one set at a time is on its way.
   if (asynchronous() || it->second.sending == event.version) it->second.sending = -1;
+  it->second.have_version = std::max(it->second.have_version, event.version);
 }
 
 void ShardCore::Close(StreamId id, absl::Status status) {
@@ -206,6 +208,12 @@ void ShardCore::On(const FrameArrived& event) {
       event.first_chunk > run_.first_chunk &&
       !chunks_[event.first_chunk - run_.first_chunk - 1].held().Covers(event.block)) {
     return;
+  }
+  // Only a task that has the whole version sends frames of it (rule R8). A replica may still lack it if
+  // the stream was opened without any.
+  Stream& stream = streams_.at(event.stream);
+  if (plan_.replicas && stream.have_version >= 0 && stream.sending == event.step) {
+    stream.sending = -1;
   }
   std::vector<v1::FrameOutcome> outcomes(event.chunk_count, v1::FRAME_OUTCOME_PAST);
   std::vector<training::FoldCommands> commands(event.chunk_count);
@@ -462,8 +470,9 @@ void ShardCore::Publish(const Decision& decision, const Held& held) {
   for (auto& [id, stream] : streams_) {
     if (stream.kind != v1::STREAM_KIND_DATA || !stream.open) continue;
     if (!IsSlow(stream.index)) {
-      EmitWeights(id, stream);
+      EmitWeights(id, stream, /*published=*/true);
     } else if (stream.sending >= 0 && stream.sending != held_version_.version) {
+      stream.base = -1;
       stream.sending = -1;  // until the held one is free: no more than one is kept
       Emit(DropWeights{id});
     }
@@ -485,10 +494,20 @@ void ShardCore::CountMissed() {
   }
 }
 
-void ShardCore::EmitWeights(StreamId id, Stream& stream) {
+// `published`: version_ was made just now. A stream that still has frames of the version before waiting
+// would lose them to the next ones.
+void ShardCore::EmitWeights(StreamId id, Stream& stream, bool published) {
   const double scale = lead_.has_value() ? lead_->loss_scale() : 0;
+  const bool follows = stream.base == version_ - 1 && stream.sending < 0;
+  SendWeights send{.stream = id,
+                   .version = version_,
+                   .stop = stop_,
+                   .evaluate = evaluate_,
+                   .skipped = skipped_,
+                   .loss_scale = scale};
+  send.update = plan_.replicas && published && follows;
+  stream.base = version_;
   stream.sending = version_;
-  SendWeights send{id, version_, stop_, evaluate_, skipped_, scale, 0, {}, 0, -1};
   if (asynchronous()) {
     send.set = ++stream.sets;
     send.marks = MarksNow();

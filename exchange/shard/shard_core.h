@@ -15,6 +15,8 @@
 //       taken all of version s when step s is decided, the decision says that s is held: the task
 //       finishes it, is sent nothing else until then, and afterwards the newest. One version is held
 //       at a time, the same on all shards. Who owns a lane is sent every version.
+//   U2  Where workers update, too, a stream gets the sums of a step if its task has the version before,
+//       else weights and state.
 //   A1 to A7, K, K2  An asynchronous job: each contribution is applied by itself, and the answer to a
 //       lane's step is the weights (core_asynchronous.cc). The rest is the same. A part of step s
 //       says that this shard has applied all of step s.
@@ -76,6 +78,7 @@ struct ShardPlan {
   bool has_accuracy = true;    // as in training::LeadOptions
   int64_t max_staleness = -1;  // of an asynchronous job, until an order changes it; -1: any
   training::GradientFormat gradient_format;
+  bool replicas = false;               // workers update, too (kvstore.update_on_kvstore: false)
   int64_t checkpoint_every_steps = 0;  // as in training::LeadOptions
   absl::Duration checkpoint_every = absl::InfiniteDuration();
 };
@@ -148,7 +151,10 @@ class ShardCore {
     int32_t index = 0;
     int64_t have_version = -1;
     int64_t sending = -1;  // the version whose frames are on their way out; -1: none
-    bool open = false;     // HelloReply is sent; before, the base is being loaded
+    // Of a job whose workers update: the version that the task has once it has taken all that was sent,
+    // with state; -1: not known.
+    int64_t base = -1;
+    bool open = false;  // HelloReply is sent; before, the base is being loaded
     // Asynchronous jobs: whether a set is to be sent whatever its floor is; by lane, the step whose
     // answer is owed; and the sets sent so far.
     bool wants = false;
@@ -205,7 +211,7 @@ class ShardCore {
   void BeginStep();
   void WatchLanes();
   void BoundStaleness(int64_t max_staleness);
-  void EmitWeights(StreamId id, Stream& stream);
+  void EmitWeights(StreamId id, Stream& stream, bool published = false);
   void CountMissed();
   VersionReaders ReadersNow() const;
   bool OwnsLanes(int32_t rank) const;

@@ -237,6 +237,10 @@ struct SendWeights {
   bool evaluate = false;
   bool skipped = false;   // the step before it was
   double loss_scale = 0;  // of step `version`, where this shard is the lead
+  // Jobs whose workers update: the task has the version before, so the sums of the step are enough.
+  // Only behind the ApplyStep that makes `version`. Otherwise weights and state are sent, or weights
+  // alone of a held version.
+  bool update = false;
   // Asynchronous: as in WeightFrame of param_store.proto.
   int64_t set = 0;
   std::vector<int64_t> marks;

@@ -152,6 +152,14 @@ class ExchangeClient::Impl : public std::enable_shared_from_this<Impl> {
         .Kv("wrong", e.wrong);
   }
 
+  void Carry(const sender::NoteReplicaDiffers& e) {
+    Log(services::kWarning, "replica_differs")
+        .Kv("shard", e.shard)
+        .Kv("node", e.node)
+        .Kv("version", e.version)
+        .Kv("chunk", e.chunk);
+  }
+
   void OnMessage(sender::StreamId id, wire::Pieces message) {
     if (streams_.count(id) > 0) Deliver(sender::MessageArrived{id, message});
   }

@@ -38,14 +38,6 @@ class ReceivedBytes {
   std::vector<absl::string_view> pieces_;
 };
 
-// A part of a payload to be sent. The bytes must not change until the last reference to `owner` is
-// gone. gRPC holds a reference until it has written the bytes and releases it on any thread. A
-// custom deleter of `owner` tells the sender; it must not block.
-struct OutgoingBytes {
-  absl::string_view bytes;
-  std::shared_ptr<const void> owner;
-};
-
 // `prefix`, which is small and copied, followed by the payload, which is referenced.
 grpc::ByteBuffer MakeByteBuffer(absl::string_view prefix, absl::Span<const OutgoingBytes> payload);
 

@@ -23,6 +23,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,14 @@ inline constexpr size_t kMaxMessageBytes = kMaxPayloadBytes + kMaxHeaderBytes;
 
 // Bytes in order, cut at any place and with any alignment. Borrowed.
 using Pieces = absl::Span<const absl::string_view>;
+
+// A part of a payload to be sent. The bytes must not change until the last reference to `owner` is
+// gone. gRPC holds a reference until it has written the bytes and releases it on any thread. A
+// custom deleter of `owner` tells the sender; it must not block.
+struct OutgoingBytes {
+  absl::string_view bytes;
+  std::shared_ptr<const void> owner;
+};
 
 template <typename Message>
 struct Decoded {

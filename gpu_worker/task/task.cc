@@ -20,6 +20,7 @@
 #include "training/fold/add.h"
 #include "training/spec/lead_messages.h"
 #include "training/spec/resolve.h"
+#include "training/spec/validate.h"
 
 namespace capstan::gpu_worker {
 
@@ -284,6 +285,7 @@ absl::Status Task::MakeExchange(const node::v1::StartTask& start) {
     options.core.asynchronous = job_->asynchronous();
     options.core.lanes = job_->spec.lanes();
     options.core.gradient_format = job_->gradient_format;
+    if (training::spec::WorkersUpdate(job_->spec.spec())) options.core.optimizer = job_->optimizer;
     options.security = options_.security;
     exchange_ =
         std::make_unique<exchange::ExchangeClient>(job_->layout, options, strand_, callbacks);

@@ -297,18 +297,18 @@ constexpr AsynchronousBug kAsynchronousBugs[] = {
     {"weights_unchecked", 47, "contributions of lane"},
 };
 
-void FindAsynchronous(const char* mutant) {
+void FindWith(const char* kind, const char* mutant, Plan (*plan_of)(uint64_t seed)) {
   uint64_t first = 0;
   int found = 0;
   for (uint64_t seed = 1; seed <= kCounted || (first == 0 && seed <= 5000); ++seed) {
-    const Ending run = RunApart(mutant, AsynchronousPlan(seed));
+    const Ending run = RunApart(mutant, plan_of(seed));
     if (run == Ending::kClean) continue;
     found += seed <= kCounted ? 1 : 0;
     if (first == 0 && run == Ending::kViolation) first = seed;
   }
   ASSERT_NE(first, 0u) << mutant << ": not found in 5000 seeds";
-  const std::string what = RunWith(mutant, AsynchronousPlan(first)).violations[0].substr(0, 150);
-  std::printf("asynchronous: %-26s %4d  # %d of %d: %s\n", mutant, static_cast<int>(first), found,
+  const std::string what = RunWith(mutant, plan_of(first)).violations[0].substr(0, 150);
+  std::printf("%s: %-26s %4d  # %d of %d: %s\n", kind, mutant, static_cast<int>(first), found,
               static_cast<int>(kCounted), what.c_str());
   std::fflush(stdout);
 }
@@ -318,11 +318,34 @@ TEST(MutantsTest, EveryBugOfAnAsynchronousJobIsFoundByItsSeed) {
   for (const AsynchronousBug& bug : kAsynchronousBugs) {
     if (wanted != nullptr) {
       if (std::string(wanted) == "all" || std::string(wanted) == bug.mutant)
-        FindAsynchronous(bug.mutant);
+        FindWith("asynchronous", bug.mutant, AsynchronousPlan);
       continue;
     }
     SCOPED_TRACE(bug.mutant);
     const Plan plan = AsynchronousPlan(bug.seed);
+    EXPECT_THAT(RunWith(bug.mutant, plan).violations,
+                testing::Contains(testing::HasSubstr(bug.invariant)));
+    EXPECT_THAT(RunWith("", plan).violations, testing::IsEmpty());
+  }
+}
+
+// Bugs in the rules of replicas. `seed` is the first seed whose ReplicaPlan finds the bug.
+constexpr AsynchronousBug kReplicaBugs[] = {
+    {"a_sum_counts_again", 1, "differs from the plain sum"},
+    {"a_sum_fits_any_version", 81, "differs from the plain sum"},
+    {"state_stays_behind", 4, "differs from the plain sum"},
+};
+
+TEST(MutantsTest, EveryBugOfAReplicaIsFoundByItsSeed) {
+  const char* const wanted = std::getenv("CAPSTAN_FIND_MUTANTS");
+  for (const AsynchronousBug& bug : kReplicaBugs) {
+    if (wanted != nullptr) {
+      if (std::string(wanted) == "all" || std::string(wanted) == bug.mutant)
+        FindWith("a replica", bug.mutant, ReplicaPlan);
+      continue;
+    }
+    SCOPED_TRACE(bug.mutant);
+    const Plan plan = ReplicaPlan(bug.seed);
     EXPECT_THAT(RunWith(bug.mutant, plan).violations,
                 testing::Contains(testing::HasSubstr(bug.invariant)));
     EXPECT_THAT(RunWith("", plan).violations, testing::IsEmpty());

@@ -300,6 +300,13 @@ Plan CompressedPlan(uint64_t seed) {
   return plan;
 }
 
+Plan ReplicaPlan(uint64_t seed) {
+  Plan plan = DrawPlan(seed);
+  plan.Remove(FaultClass::kLocal);  // there is no other place than the task
+  plan.replicas = true;
+  return plan;
+}
+
 Plan LeavesPlan(uint64_t seed) {
   Plan plan;
   plan.seed = seed;
@@ -357,6 +364,7 @@ std::string ToString(const Plan& plan) {
   if (plan.local) absl::StrAppend(&text, ", local");
   if (plan.asynchronous) absl::StrAppend(&text, ", asynchronous");
   if (plan.compressed) absl::StrAppend(&text, ", compressed");
+  if (plan.replicas) absl::StrAppend(&text, ", workers update");
   if (!plan.evaluates) absl::StrAppend(&text, ", evaluated at the end");
   if (plan.max_staleness >= 0) absl::StrAppend(&text, ", staleness at most ", plan.max_staleness);
   if (plan.min_workers > 0) absl::StrAppend(&text, ", begins with ", plan.min_workers, " workers");

@@ -76,6 +76,7 @@ struct Plan {
   bool asynchronous = false;    // kvstore dist_async
   int64_t max_staleness = -1;   // for an asynchronous job; -1: any
   bool compressed = false;      // gradients are sent as bfloat16, which they fit into
+  bool replicas = false;        // kvstore.update_on_kvstore: false
   bool evaluates = true;        // false: only the last version
   int min_workers = 0;          // above 0: an elastic job
   std::vector<LateHost> later;  // for an elastic job
@@ -101,6 +102,8 @@ Plan DrawPlan(uint64_t seed);
 Plan AsynchronousPlan(uint64_t seed);
 // The faults of DrawPlan, with compressed gradients, and all else as in DrawPlan.
 Plan CompressedPlan(uint64_t seed);
+// The faults of DrawPlan, with workers that update replicas, and all else as in DrawPlan.
+Plan ReplicaPlan(uint64_t seed);
 // No faults. One of three workers has a link so thin that a version takes many steps.
 Plan ThinLinkPlan(uint64_t seed);
 // No faults, but shards leave. An odd seed has three shards, one of them spare. An even one has

@@ -11,6 +11,7 @@
 #include "capstan/param_store/v1/param_store.pb.h"
 #include "exchange/shard/shard_messages.h"
 #include "exchange/wire/frame_codec.h"
+#include "param_store/weight_messages.h"
 #include "services/check/check.h"
 #include "services/check/mutant.h"
 #include "training/chunks/placement.h"
@@ -67,10 +68,13 @@ void SimShard::OnStartLineage(const node::v1::StartLineage& message) {
                          .asynchronous = training::spec::IsAsynchronous(spec_.spec()),
                          .max_staleness = training::spec::MaxStaleness(spec_),
                          .gradient_format = training::spec::GradientFormatOf(spec_),
+                         .replicas = training::spec::WorkersUpdate(spec_.spec()),
                          .checkpoint_every_steps = spec_.checkpoint_every_steps()};
     core_ = std::make_unique<core::ShardCore>(std::move(plan));
-    storage_ = std::make_unique<param_store::ShardStorage>(core_->plan().layout, *optimizer_,
-                                                           core_->plan().gradient_format);
+    storage_ = std::make_unique<param_store::ShardStorage>(
+        core_->plan().layout, *optimizer_,
+        param_store::ShardStorage::Options{.format = core_->plan().gradient_format,
+                                           .replicas = core_->plan().replicas});
   } else if (core_->plan().spec_digest != message.spec_digest() ||
              core_->plan().shard != message.shard()) {
     return;  // like JobFor in param_store/param_store.cc
@@ -251,32 +255,20 @@ void SimShard::SendWeights(const core::SendWeights& send) {
   const param_store::VersionWeights* const weights = storage_->Find(send.version);
   CAPSTAN_CHECK(weights != nullptr);
   const training::FlatLayout& layout = core_->plan().layout;
-  const auto frames = training::FramesOf(
-      layout, storage_->run(),
-      hooks_.small_frames ? 4 * layout.chunk_floats() : training::kDefaultMaxFramePayloadBytes);
+  const int64_t max_payload =
+      hooks_.small_frames ? 4 * layout.chunk_floats() : training::kDefaultMaxFramePayloadBytes;
+  const auto frames = training::FramesOf(layout, storage_->run(), max_payload);
   for (const training::ChunkRun& run : frames) {
-    v1::ExchangeResponse message;
-    v1::WeightFrame& frame = *message.mutable_weights();
-    frame.set_version(send.version);
-    frame.set_stop(send.stop);
-    frame.set_evaluate(send.evaluate);
-    frame.set_skipped(send.skipped);
-    frame.set_loss_scale(send.loss_scale);
-    frame.set_set(send.set);
-    for (const int64_t mark : send.marks) frame.add_marks(mark);
-    frame.set_floor(send.floor);
-    frame.set_max_staleness(send.max_staleness);
-    frame.set_first_chunk(run.first_chunk);
-    for (int32_t chunk = run.first_chunk; chunk < run.end(); ++chunk) {
-      const int32_t index = chunk - storage_->run().first_chunk;
-      frame.add_crc32c((*weights->crcs)[index]);
-      const training::FlatRange range = storage_->LocalRange(index);
-      frame.mutable_payload()->append(
-          reinterpret_cast<const char*>(weights->floats->data() + range.offset), 4 * range.size);
+    const std::vector<param_store::WeightMessage> messages = param_store::MakeWeightMessages(
+        send, *storage_, *weights, run, core_->lineage(), max_payload);
+    for (const param_store::WeightMessage& message : messages) {
+      std::string bytes = message.prefix;
+      for (const exchange::wire::OutgoingBytes& part : message.payload) {
+        bytes.append(part.bytes.data(), part.bytes.size());
+      }
+      const bool last = &run == &frames.back() && &message == &messages.back();
+      stream->second.weights.push_back({std::move(bytes), send.version, last});
     }
-    exchange::wire::SetCheck(&message, core_->lineage());
-    stream->second.weights.push_back(
-        {message.SerializeAsString(), send.version, &run == &frames.back()});
   }
   WriteOn(send.stream);
 }

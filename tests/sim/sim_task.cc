@@ -77,6 +77,8 @@ SimTask::SimTask(EventQueue& queue, Random& random, SimDisk& disk, Process& proc
     options.rank = start.rank();
     options.asynchronous = asynchronous_;
     options.gradient_format = training::spec::GradientFormatOf(spec_);
+    if (training::spec::WorkersUpdate(spec_.spec()))
+      options.optimizer = *training::spec::MakeOptimizer(spec_);
     options.lanes = spec_.lanes();
     options.max_payload_bytes = 4 * layout_->chunk_floats();  // one chunk a frame
     sender_ = std::make_unique<sender::Core>(*layout_, std::move(options));

@@ -150,6 +150,42 @@ TEST(SimulationTest, EveryCompressedJobHasTheRightWeights) {
   EXPECT_GT(sum.rollbacks, count / 10);
 }
 
+// Workers update replicas: from sums, and from whole versions after faults.
+TEST(SimulationTest, EveryJobWhoseWorkersUpdateHasTheBitsOfThePlainSum) {
+  const int64_t first = Setting("CAPSTAN_SIM_SEED", 1);
+  const int64_t count = Setting("CAPSTAN_SIM_SEEDS", 600) / 2;
+  WorldResult sum;
+  for (int64_t seed = first; seed < first + count; ++seed) {
+    const Plan plan = ReplicaPlan(seed);
+    const WorldResult result = RunWorld(plan);
+    ASSERT_TRUE(result.violations.empty()) << Explain(plan, result);
+    sum.takeovers += result.takeovers;
+    sum.rollbacks += result.rollbacks;
+    sum.suspends += result.suspends;
+    sum.joins += result.joins;
+  }
+  std::printf(
+      "%lld seeds whose workers update: %d takeovers, %d rollbacks, %d suspends, %d joins\n",
+      static_cast<long long>(count), sum.takeovers, sum.rollbacks, sum.suspends, sum.joins);
+  if (count < 100) return;
+  EXPECT_GT(sum.takeovers, count / 4);
+  EXPECT_GT(sum.rollbacks, count / 10);
+  EXPECT_GT(sum.suspends, count / 20);
+  EXPECT_GT(sum.joins, count / 3);
+}
+
+// A task behind a thin link reads held versions, which have no state, and builds on none of them.
+TEST(SimulationTest, AThinLinkTakesWholeVersionsOfAReplica) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    Plan plan = ThinLinkPlan(seed);
+    plan.replicas = true;
+    plan.toy.optimizer = Toy::Optimizer::kLamb;
+    const WorldResult result = RunWorld(plan);
+    EXPECT_THAT(result.violations, testing::IsEmpty()) << "seed " << seed;
+    EXPECT_GE(result.late_versions, 3) << "seed " << seed;
+  }
+}
+
 // Asynchronous jobs: there are no bits to compare, so weights count (counts.h).
 TEST(SimulationTest, EveryAsynchronousJobAppliesEachContributionOnce) {
   const int64_t first = Setting("CAPSTAN_SIM_SEED", 1);

@@ -26,9 +26,14 @@ inline constexpr int64_t kMaxStateFloatsPerWeight = 3;
 // The most bytes that a shard holds for `floats` floats of weights with `state_floats_per_weight`,
 // of a job with `lanes`. When two neighbouring lanes are both there, only their sum is held, so at
 // most every other lane waits.
-constexpr int64_t MostShardBytes(int64_t floats, int64_t state_floats_per_weight, int64_t lanes) {
-  const int64_t weights = kMostWeightBuffers + kLoadingBuffers;
-  const int64_t state = state_floats_per_weight * (1 + kLoadingBuffers);
+//
+// `replicas`: workers update, too. Then each buffer of weights may have one of the sums that made it,
+// and a copy of the state, beside it.
+constexpr int64_t MostShardBytes(int64_t floats, int64_t state_floats_per_weight, int64_t lanes,
+                                 bool replicas = false) {
+  const int64_t weights = (replicas ? 2 : 1) * kMostWeightBuffers + kLoadingBuffers;
+  const int64_t copies = replicas ? kMostWeightBuffers : 0;
+  const int64_t state = state_floats_per_weight * (1 + kLoadingBuffers + copies);
   return 4 * floats * (weights + state + (lanes + 1) / 2);
 }
 

@@ -24,6 +24,10 @@ namespace capstan::training {
 // of the exchange (wire::kMaxMessageBytes). 64 KiB chunks: 2.5 GiB of weights on a shard.
 inline constexpr int64_t kMaxPieces = 40000;
 
+// The ratios of so many tensors fit into the header of a frame (wire::kMaxHeaderBytes), beside the
+// checksums of its chunks.
+inline constexpr int32_t kMaxRatiosOfAFrame = 6000;
+
 // What a chunk has of a tensor.
 struct TensorPiece {
   int32_t chunk = 0;

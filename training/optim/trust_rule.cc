@@ -18,6 +18,18 @@ std::shared_ptr<const TensorPieces> PiecesFor(const Optimizer& optimizer,
   return optimizer.trust_rule() == nullptr ? nullptr : std::make_shared<const TensorPieces>(layout);
 }
 
+TensorRun TensorsIn(const FlatLayout& layout, const FlatRange& range) {
+  const std::vector<TensorSlot>& slots = layout.slots();
+  TensorRun run;
+  for (size_t i = 0; i < slots.size() && slots[i].spec.kind == TensorKind::kWeight; ++i) {
+    const bool more = i + 1 < slots.size() && slots[i + 1].spec.kind == TensorKind::kWeight;
+    const int64_t end = more ? slots[i + 1].offset : layout.statistics_begin();
+    if (end <= range.offset) run.first = static_cast<int32_t>(i) + 1;
+    if (end > range.offset && slots[i].offset < range.end()) ++run.count;
+  }
+  return run;
+}
+
 void MeasureChunk(const FlatLayout& layout, const TensorPieces& pieces, int32_t chunk,
                   const Optimizer& optimizer, const VersionUpdate& update,
                   const VersionVectors& vectors, std::vector<PieceSquares>* out) {

@@ -48,6 +48,14 @@ inline bool IsUsable(double norm) { return norm > 0 && std::isfinite(norm); }
 // For LeadOptions::pieces. Null: the optimizer has no trust rule.
 std::shared_ptr<const TensorPieces> PiecesFor(const Optimizer& optimizer, const FlatLayout& layout);
 
+// The tensors with weights that have a number in `range`: so many of FlatLayout::slots(), from `first`
+// on. The padding behind a tensor counts as its numbers.
+struct TensorRun {
+  int32_t first = 0;
+  int32_t count = 0;
+};
+TensorRun TensorsIn(const FlatLayout& layout, const FlatRange& range);
+
 // Appends the squares of the pieces of `chunk`. Of `update`, gradient_scale and applied_steps are
 // read; the gradient is the sum times gradient_scale. The vectors begin with the chunk; `out` is not
 // used. The optimizer must have a trust rule.

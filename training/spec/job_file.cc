@@ -42,7 +42,6 @@ constexpr OtherKey kOtherKeys[] = {
     {"resources.cpus_per_worker", nullptr},
     {"resources.memory_per_worker", nullptr},
     {"resources.node_selector", nullptr},
-    {"kvstore.update_on_kvstore", "true"},
     {"kvstore.push_timeout", nullptr},
     {"evaluation.smaller_is_better", "false"},
     {"evaluation.stop_when", nullptr},

@@ -512,10 +512,12 @@ TEST(JobFileTest, OtherKeysTakeWhatIsDoneAnywayAndNothingElse) {
   EXPECT_EQ(
       Errors(With("{type: dist_sync}", "{type: dist_sync, gradient_compression: {type: none}}")),
       "");
-  for (const char* bad : {"update_on_kvstore: false", "update_on_kvstore: {type: true}"}) {
+  EXPECT_EQ(Errors(With("{type: dist_sync}", "{type: dist_sync, update_on_kvstore: false}")), "");
+  for (const char* bad : {"true", "{type: false}"}) {
     EXPECT_THAT(
-        Errors(With("type: dist_sync", absl::StrCat("type: dist_sync, ", bad))),
-        HasSubstr("'kvstore.update_on_kvstore' is not supported in this version (only true is)"))
+        FormatErrors("j", ParseJobFile(kGood, {{"evaluation.smaller_is_better", bad}}).errors),
+        HasSubstr(
+            "'evaluation.smaller_is_better' is not supported in this version (only false is)"))
         << bad;
   }
 }

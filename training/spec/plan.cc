@@ -278,6 +278,14 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
     absl::StrAppend(&out, "; per step and worker: push ", Pushed(spec), ", pull ", flat);
   }
   out += "\n";
+  if (WorkersUpdate(file)) {
+    absl::StrAppend(
+        &out,
+        "      workers pull the sums of gradients and update their own weights; a worker "
+        "that joins or lost its stream pulls ",
+        Bytes(4.0 * static_cast<double>(spec.flat_floats() * (1 + StateFloats(spec)))),
+        ": weights and optimizer state\n");
+  }
   if (GradientFormatOf(spec).has_feedback()) {
     absl::StrAppend(&out, "      what ", file.kvstore().gradient_compression().type(),
                     " leaves out of a gradient is added to the lane's next one; it is lost if the "
@@ -290,7 +298,8 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
         BytesAtMost(IsAsynchronous(file)
                         ? training::MostAsynchronousShardBytes(floats, StateFloats(spec),
                                                                spec.num_workers())
-                        : training::MostShardBytes(floats, StateFloats(spec), spec.lanes())),
+                        : training::MostShardBytes(floats, StateFloats(spec), spec.lanes(),
+                                                   WorkersUpdate(file))),
         "\n");
   }
   if (spec.checkpoint_every_steps() > 0) {

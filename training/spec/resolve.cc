@@ -133,6 +133,7 @@ ResolvedSpec NumbersOf(const ResolvedSpec& resolved) {
   } else if (IsAsynchronous(spec)) {
     spec.mutable_kvstore()->set_type("dist_async");  // dist_device_async trains in the same way
   }
+  spec.mutable_kvstore()->clear_update_on_kvstore();  // likewise: where updates are made
   if (spec.kvstore().ByteSizeLong() == 0) spec.clear_kvstore();
   spec.mutable_training()->clear_batch_size();  // global_batch says the same
   return numbers;
@@ -222,6 +223,13 @@ absl::Status Derive(ResolvedSpec& out) {
       return absl::InvalidArgumentError(absl::StrCat(
           "'training.optimizer.name' is '", optimizer, "', and a shard would have ", pieces,
           " pieces of tensors, ", kMaxPieces, " is the limit: give 'resources.num_shards' more"));
+    }
+    if ((optimizer == "lars" || optimizer == "lamb") && WorkersUpdate(spec) &&
+        out.parameters_size() > kMaxRatiosOfAFrame) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'kvstore.update_on_kvstore' is false, and ", ModelTitle(spec.model()),
+                       " has ", out.parameters_size(), " tensors: with '", optimizer, "', ",
+                       kMaxRatiosOfAFrame, " is the limit"));
     }
   }
 

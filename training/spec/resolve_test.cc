@@ -602,6 +602,8 @@ TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
   EXPECT_EQ(store("dist_async"), store("dist_async_device"));
   EXPECT_NE(store("dist_async"), store("dist_async, max_staleness: 0"));
   EXPECT_EQ(store("dist_sync"), store("dist_sync, max_staleness: 0"));
+  EXPECT_EQ(store("dist_sync"), store("dist_sync, update_on_kvstore: true"));
+  EXPECT_EQ(store("dist_sync"), store("dist_sync, update_on_kvstore: false"));
   EXPECT_EQ(store("dist_sync"), store("dist_sync, gradient_compression: none"));
   EXPECT_EQ(store("dist_sync, gradient_compression: 2bit"),
             store("dist_sync, gradient_compression: {type: 2bit, threshold: 0.5}"));

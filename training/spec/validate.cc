@@ -224,6 +224,24 @@ void CheckLocalSteps(const JobSpec& spec, Rules& rules) {
   }
 }
 
+// Keys that replicas of the weights refuse.
+void CheckReplicas(const JobSpec& spec, Rules& rules) {
+  const auto& k = spec.kvstore();
+  if (!k.has_update_on_kvstore() || k.update_on_kvstore()) return;
+  const auto refuse = [&](absl::string_view what, absl::string_view why) {
+    rules.Fail("kvstore.update_on_kvstore",
+               absl::StrCat("is false, which does not go together with ", what, ": ", why));
+  };
+  if (IsAsynchronous(spec)) {
+    refuse(absl::StrCat("kvstore '", k.type(), "'"),
+           "each worker's gradient is applied alone, and no worker gets those of the others");
+  }
+  if (LocalSteps(spec) > 1) {
+    refuse(absl::StrCat("kvstore.local_steps ", k.local_steps()),
+           "shards average weights there, and send the average");
+  }
+}
+
 // The rest of the spec is valid.
 void CheckRound(const JobSpec& spec, Rules& rules) {
   if (LocalSteps(spec) > 1 && StepSamples(spec) > kMaxGlobalBatch) {
@@ -447,6 +465,12 @@ int32_t AccumulateSteps(const JobSpec& spec) {
   return std::max(1, spec.training().accumulate_steps());
 }
 
+bool WorkersUpdate(const JobSpec& spec) {
+  const auto& k = spec.kvstore();
+  return k.has_update_on_kvstore() && !k.update_on_kvstore() && k.type() != "local" &&
+         k.type() != "device";
+}
+
 int32_t LocalSteps(const JobSpec& spec) { return std::max(1, spec.kvstore().local_steps()); }
 
 int64_t StepBatches(const JobSpec& spec) {
@@ -490,6 +514,7 @@ std::vector<Violation> Validate(const JobSpec& spec) {
   CheckAsynchronous(spec, rules);
   CheckCompression(spec, rules);
   CheckLocalSteps(spec, rules);
+  CheckReplicas(spec, rules);
   CheckTraining(spec, rules);
   CheckLoss(spec, rules);
   CheckCheckpoint(spec, rules);
@@ -511,8 +536,9 @@ void FillDefaults(JobSpec& spec) {
   auto& kvstore = *spec.mutable_kvstore();
   if (kvstore.type() == "dist") kvstore.set_type("dist_sync");  // another spelling
   if (kvstore.type() == "dist_async_device") kvstore.set_type("dist_device_async");  // likewise
-  if (!IsAsynchronous(spec)) kvstore.clear_max_staleness();  // 0 says what happens anyway
-  if (LocalSteps(spec) == 1) kvstore.clear_local_steps();    // likewise
+  if (!IsAsynchronous(spec)) kvstore.clear_max_staleness();            // 0 says what happens anyway
+  if (LocalSteps(spec) == 1) kvstore.clear_local_steps();              // likewise
+  if (kvstore.update_on_kvstore()) kvstore.clear_update_on_kvstore();  // likewise
   if (!IsCompressed(spec)) kvstore.clear_gradient_compression();
   if (IsCompressed(spec)) {
     auto& c = *kvstore.mutable_gradient_compression();

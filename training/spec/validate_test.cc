@@ -346,6 +346,29 @@ TEST(BordersTest, AJobWithLocalStepsLacksSomeKeys) {
       HasSubstr("'kvstore.local_steps' is 1024: a round has 16778240 samples, 16777216 is"));
 }
 
+TEST(BordersTest, WorkersUpdateOnlyInSynchronousJobs) {
+  const auto errors = [](const std::string& keys) {
+    return ErrorsOf({{"kvstore", absl::StrCat("{update_on_kvstore: false, ", keys, "}")}});
+  };
+  for (const char* fits :
+       {"type: dist_sync", "type: dist_device_sync", "type: dist_sync, local_steps: 1",
+        "type: dist_sync, gradient_compression: 2bit", "type: dist_sync, max_staleness: 0"}) {
+    EXPECT_EQ(errors(fits), "") << fits;
+  }
+  for (const char* type : {"local", "device"}) {
+    EXPECT_EQ(ErrorsOf({{"resources", "{num_workers: 1}"},
+                        {"kvstore", absl::StrCat("{update_on_kvstore: false, type: ", type, "}")}}),
+              "");
+  }
+  const std::string with = "'kvstore.update_on_kvstore' is false, which does not go together with ";
+  EXPECT_THAT(errors("type: dist_async"), HasSubstr(with + "kvstore 'dist_async': each worker's"));
+  EXPECT_THAT(errors("type: dist_sync, local_steps: 4"),
+              HasSubstr(with + "kvstore.local_steps 4: shards average weights"));
+  EXPECT_EQ(ErrorsOf({{"kvstore", "{update_on_kvstore: true, type: dist_async}"}}), "");
+  EXPECT_EQ(ErrorsOf({{"kvstore", "{update_on_kvstore: true, type: dist_sync, local_steps: 4}"}}),
+            "");
+}
+
 TEST(BordersTest, AnAsynchronousJobHasItsOwnKeysAndLacksOthers) {
   for (const char* type : {"dist_async", "dist_device_async", "dist_async_device"}) {
     const auto errors = [type](const std::string& key, const std::string& value) {
