@@ -14,6 +14,7 @@
 #include "tests/contract/device_group.h"
 #include "tests/contract/plugin_card.h"
 #include "training/graph/models.h"
+#include "training/graph/models_resnet.h"
 
 namespace capstan::testing {
 namespace {
@@ -39,6 +40,15 @@ TEST(CudaOnCpuGroupTest, AGroupGivesTheHostsSums) {
   ExpectGroupSums(Cards({0, 1, 2}, "devices=3"), "lenet", 5);
   ExpectGroupSums(Cards({0, 1}, "peers=none"), "lenet", 5);
   ExpectGroupSums(Cards({0, 0}, ""), "lenet", 5);
+}
+
+// Statistics, and gradients of parameters on both streams of a plan.
+TEST(CudaOnCpuGroupTest, AGroupSumsAResnet) {
+  const absl::StatusOr<training::Graph> graph = training::Graph::Build(
+      "resnet", {3, 9, 9}, training::ResnetNodes({.blocks = {1, 1}, .num_classes = 5}));
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  ExpectGroupSums(Cards({0, 1, 2}, "devices=3"), *graph, 3);
+  ExpectGroupSums(Cards({0, 0}, ""), *graph, 3);
 }
 
 TEST(CudaOnCpuGroupTest, AGroupUpdatesAsTheHost) {

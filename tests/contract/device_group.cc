@@ -66,8 +66,12 @@ std::vector<float> Waves(int64_t count, float seed) {
 
 void ExpectGroupSums(const std::vector<std::unique_ptr<engine::Device>>& devices,
                      const std::string& model, int64_t samples) {
+  ExpectGroupSums(devices, *training::MakeModel(model, 10, {1, 28, 28}), samples);
+}
+
+void ExpectGroupSums(const std::vector<std::unique_ptr<engine::Device>>& devices,
+                     const training::Graph& graph, int64_t samples) {
   const LaneTree tree(5);
-  const training::Graph graph = *training::MakeModel(model, 10, {1, 28, 28});
   std::vector<std::unique_ptr<Problem>> lanes;
   for (int lane = 0; lane < tree.lane_count(); ++lane) {
     // The last lane is smaller and so needs another captured graph.
@@ -76,8 +80,8 @@ void ExpectGroupSums(const std::vector<std::unique_ptr<engine::Device>>& devices
   const training::FlatLayout& layout = lanes[0]->layout;
   for (const bool deterministic : {true, false}) {
     for (const size_t count : {size_t{1}, devices.size()}) {
-      SCOPED_TRACE(::testing::Message()
-                   << model << " on " << count << " devices, " << (deterministic ? "D1" : "D0"));
+      SCOPED_TRACE(::testing::Message() << graph.name() << " on " << count << " devices, "
+                                        << (deterministic ? "D1" : "D0"));
       engine::PlanOptions options;
       options.max_batch = samples;
       options.deterministic = deterministic;

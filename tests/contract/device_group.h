@@ -18,6 +18,8 @@ namespace capstan::testing {
 // tolerance. All devices must be of one kind. Failures are the calling test's.
 void ExpectGroupSums(const std::vector<std::unique_ptr<engine::Device>>& devices,
                      const std::string& model, int64_t samples);
+void ExpectGroupSums(const std::vector<std::unique_ptr<engine::Device>>& devices,
+                     const training::Graph& graph, int64_t samples);
 
 // Compares steps of every update rule, on weights and momentum that are on the devices, with those
 // of the host. Also checks sums that are not finite, and calls that must be refused.

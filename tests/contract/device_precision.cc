@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "tests/contract/device_cases.h"
 #include "tests/contract/device_contract.h"
-#include "tests/contract/reference_network.h"
+#include "tests/contract/precision_run.h"
 #include "training/graph/models.h"
 
 namespace capstan::testing {
@@ -19,68 +19,6 @@ namespace {
 
 using engine::Precision;
 using ::testing::HasSubstr;
-
-void RoundTo8Bits(std::vector<float>& values) {
-  for (float& value : values) {
-    uint32_t bits = 0;
-    std::memcpy(&bits, &value, sizeof bits);
-    bits = (bits + 0x8000u) & 0xffff0000u;
-    std::memcpy(&value, &bits, sizeof value);
-  }
-}
-
-struct Numbers {
-  double loss_sum = 0;
-  Doubles logits;
-  std::vector<Doubles> gradients;  // by parameter
-};
-
-Numbers Plain(const Problem& problem, double scale) {
-  std::vector<Doubles> parameters;
-  for (const training::Parameter& parameter : problem.graph.parameters()) {
-    const float* const first = problem.weights.data() + problem.layout.Find(parameter.name)->offset;
-    parameters.emplace_back(first, first + parameter.elements);
-  }
-  const ReferenceResult want =
-      RunReference(problem.graph, parameters, {problem.images.begin(), problem.images.end()},
-                   problem.labels, scale);
-  return {want.loss_sum, want.logits, want.gradients};
-}
-
-absl::StatusOr<Numbers> OnDevice(engine::Device& device, const Problem& problem,
-                                 Precision precision, double scale) {
-  engine::PlanOptions options;
-  options.max_batch = problem.count;
-  options.precision = precision;
-  absl::StatusOr<std::unique_ptr<engine::Plan>> plan =
-      device.Compile(problem.graph, problem.layout, options);
-  if (!plan.ok()) return plan.status();
-  absl::Status status = (*plan)->LoadWeights(problem.weights.data());
-  if (!status.ok()) return status;
-  std::vector<float> logits(problem.count * problem.graph.num_classes());
-  status = (*plan)->Predict(problem.batch(), logits.data());
-  if (!status.ok()) return status;
-  std::vector<float> gradient(problem.layout.total_floats());
-  const absl::StatusOr<engine::LaneResult> result =
-      (*plan)->ComputeLane(problem.batch(), scale, gradient.data());
-  if (!result.ok()) return result.status();
-  Numbers numbers = {result->loss_sum, {logits.begin(), logits.end()}, {}};
-  for (const training::Parameter& parameter : problem.graph.parameters()) {
-    const float* const first = gradient.data() + problem.layout.Find(parameter.name)->offset;
-    numbers.gradients.emplace_back(first, first + parameter.elements);
-  }
-  return numbers;
-}
-
-// As a fraction of the largest value of `want` and `typical`.
-double Error(const Doubles& got, const Doubles& want, double typical) {
-  double largest = typical, error = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    largest = std::max(largest, std::abs(want[i]));
-    error = std::max(error, std::isfinite(got[i]) ? std::abs(got[i] - want[i]) : INFINITY);
-  }
-  return error / largest;
-}
 
 double Cosine(const Doubles& a, const Doubles& b) {
   double ab = 0, aa = 0, bb = 0;

@@ -24,8 +24,9 @@ inline constexpr double kScale = 1.0 / 64;
 using OpenDeviceFunction = std::unique_ptr<engine::Device> (*)();
 
 std::unique_ptr<engine::Device> Phases();
-// Sets the device for which CompileFor compiles from now on. At first it is Phases.
-void UseDevice(OpenDeviceFunction open);
+// Sets the device for which CompileFor compiles from now on. At first it is Phases. Tolerances are
+// multiplied by `factor`.
+void UseDevice(OpenDeviceFunction open, double factor = 1);
 
 absl::StatusOr<std::unique_ptr<engine::Plan>> CompileFor(const Problem& problem, int64_t max_batch,
                                                          int threads);

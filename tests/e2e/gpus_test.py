@@ -149,13 +149,6 @@ class CudaOnCpuTest(GpusTest):
     FAULT_TEXT = '.*GPU 2'  # reported by the first call of CUDA, cuDNN or cuBLASLt that meets it
     HANG = {'CAPSTAN_FAKE_CUDA': 'devices=4 hang=0:3'}
 
-    def test_a_graph_that_is_no_chain(self):
-        run = self.run_job('cuda:0', model={'name': 'mlp', 'dropout': 0.5}, resources={'device': 'gpu'})
-        job = json.loads(run.out.splitlines()[-1])
-        self.assertEqual((run.code, job['state'], job['reason']), (100, 'FAILED', 'InvalidSpec'), run)
-        self.assertIn('node dropout (Dropout): this operator is not carried out by GPU devices', job['message'])
-        self.assertIn('warning: GPUs do not support node dropout (Dropout)', run.err)
-
 
 if __name__ == '__main__':
     support.main()

@@ -190,11 +190,6 @@ absl::string_view AboutModel(absl::string_view name) {
   return "";
 }
 
-bool IsChainModel(absl::string_view name) {
-  constexpr absl::string_view kChains[] = {"alexnet", "lenet", "lenet_d2l", "mlp", "vgg16"};
-  return std::find(std::begin(kChains), std::end(kChains), name) != std::end(kChains);
-}
-
 bool ModelCouplesSamples(absl::string_view name) {
   for (const Model& model : kModels) {
     if (model.name != name) continue;

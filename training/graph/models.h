@@ -65,10 +65,6 @@ std::vector<absl::string_view> ModelNames();
 // The layers of a built-in model, for people. Empty: there is no such text, or no such model.
 absl::string_view AboutModel(absl::string_view name);
 
-// Whether the model without dropout is a chain. With dropout no model is one. False for unknown
-// names.
-bool IsChainModel(absl::string_view name);
-
 // Whether the model has an operator that couples the samples of a lane (OpDef::couples_samples).
 // False for unknown names.
 bool ModelCouplesSamples(absl::string_view name);
@@ -78,8 +74,7 @@ bool ModelCouplesSamples(absl::string_view name);
 bool ModelReadsTokens(absl::string_view name);
 
 // Whether `op` is an operator of chains. A graph with another operator, or with a node that reads
-// anything except the value before it, is no chain. GPU devices support chains only
-// (gpu_worker/engine/cuda/chain.h).
+// anything except the value before it, is no chain.
 bool IsChainOperator(absl::string_view op);
 
 // `dropout` above 0 is the ratio of a Dropout, the node `dropout` in front of the model's last

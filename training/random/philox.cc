@@ -4,6 +4,7 @@
 
 #include "services/check/check.h"
 #include "training/math/portable_math.h"
+#include "training/random/philox_rule.h"
 
 namespace capstan::training {
 namespace {
@@ -23,17 +24,9 @@ uint64_t SplitMix64(uint64_t x) {
 }  // namespace
 
 PhiloxBlock Philox4x32(const PhiloxCounter& counter, const PhiloxKey& key) {
-  PhiloxBlock x = counter;
-  PhiloxKey k = key;
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t product0 = uint64_t{0xD2511F53u} * x[0];
-    const uint64_t product1 = uint64_t{0xCD9E8D57u} * x[2];
-    x = {static_cast<uint32_t>(product1 >> 32) ^ x[1] ^ k[0], static_cast<uint32_t>(product1),
-         static_cast<uint32_t>(product0 >> 32) ^ x[3] ^ k[1], static_cast<uint32_t>(product0)};
-    k[0] += 0x9E3779B9u;
-    k[1] += 0xBB67AE85u;
-  }
-  return x;
+  uint32_t x[4] = {counter[0], counter[1], counter[2], counter[3]};
+  PhiloxRounds(x, key[0], key[1]);
+  return {x[0], x[1], x[2], x[3]};
 }
 
 PhiloxKey MakePhiloxKey(uint64_t seed, Purpose purpose) {

@@ -13,7 +13,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "training/graph/models.h"
-#include "training/ops/dropout/dropout.h"
 #include "training/ops/mean_squared_error/mean_squared_error.h"
 #include "training/spec/validate.h"
 
@@ -285,22 +284,11 @@ job::v1::Graph ToMessage(const Graph& graph) {
 }
 
 std::string NotOnGpus(const job::v1::JobSpec& spec) {
-  const job::v1::Model& model = spec.model();
-  if (!model.has_graph()) {
-    if (HasNumericTargets(spec))
-      return absl::StrCat("node loss (", MeanSquaredErrorLoss::kName, ")");
-    if (model.dropout() > 0) return absl::StrCat("node dropout (", Dropout::kName, ")");
-    return IsChainModel(model.name()) ? "" : model.name();
-  }
-  const job::v1::Graph& graph = model.graph();
-  for (int i = 0; i < graph.nodes_size(); ++i) {
-    const job::v1::GraphNode& node = graph.nodes(i);
-    const bool reads_last =
-        node.inputs_size() == 0 || (node.inputs_size() == 1 && node.inputs(0) == Before(graph, i));
-    if (reads_last && IsChainOperator(node.op())) continue;
-    return absl::StrCat("node ", node.name(), " (", node.op(), ")");
-  }
-  return "";
+  if (!HasNumericTargets(spec)) return "";
+  const job::v1::Graph& graph = spec.model().graph();
+  const std::string loss =
+      graph.nodes_size() > 0 ? graph.nodes(graph.nodes_size() - 1).name() : "loss";
+  return absl::StrCat("node ", loss, " (", MeanSquaredErrorLoss::kName, ")");
 }
 
 std::string SampleCoupling(const job::v1::Model& model) {

@@ -201,43 +201,19 @@ TEST(GraphOfAJobTest, ANamedModelAsAGraphHasItsTensors) {
   }
 }
 
-// As in gpu_worker/engine/cuda/chain.cc, except that a graph counts as a chain if only an attribute
-// excludes it.
-TEST(GraphOfAJobTest, GpusCarryOutChainsAlone) {
-  const auto on_gpus = [](const absl::StatusOr<Graph>& graph) {
-    job::v1::JobSpec job;
-    *job.mutable_model()->mutable_graph() = ToMessage(*graph);
-    return NotOnGpus(job).empty();
-  };
-  job::v1::JobSpec named;
-  for (const absl::string_view name : ModelNames()) {
-    const Shape input = {1, 28, 28};
-    EXPECT_EQ(on_gpus(MakeModel(name, 10, input)), IsChainModel(name)) << name;
-    EXPECT_FALSE(on_gpus(MakeModel(name, 10, input, 0.5))) << name;
-    if (!ModelReadsTokens(name)) {
-      EXPECT_FALSE(on_gpus(MakeRegressor(name, 1, input))) << name;
-    }
-    named.mutable_model()->set_name(std::string(name));
-    named.mutable_model()->clear_dropout();
-    EXPECT_EQ(NotOnGpus(named), IsChainModel(name) ? "" : name) << name;
-    named.mutable_model()->set_dropout(0.5);
-    EXPECT_EQ(NotOnGpus(named), "node dropout (Dropout)") << name;
-    named.mutable_training()->set_loss("mean_squared_error");
-    EXPECT_EQ(NotOnGpus(named), "node loss (MeanSquaredErrorLoss)") << name;
-    named.clear_training();
-  }
-  GraphMessage chain = ToMessage(*MakeModel("mlp", 10, {4}));
-  for (job::v1::GraphNode& node : *chain.mutable_nodes()) node.clear_inputs();
+TEST(GraphOfAJobTest, GpusCarryOutEverythingExceptNumericTargets) {
   job::v1::JobSpec job;
-  job::v1::Model& model = *job.mutable_model();
-  *model.mutable_graph() = chain;
+  job.mutable_model()->set_name("resnet18_v1");
+  job.mutable_model()->set_dropout(0.5);
   EXPECT_EQ(NotOnGpus(job), "");
-  EXPECT_EQ(SampleCoupling(model), "");
-  model.mutable_graph()->mutable_nodes(3)->add_inputs("fc1");  // a chain's operators, but no chain
-  EXPECT_EQ(NotOnGpus(job),
-            absl::StrCat("node ", chain.nodes(3).name(), " (", chain.nodes(3).op(), ")"));
-  *model.mutable_graph() = ToMessage(*MakeModel("mlp", 10, {4}, 0.5));
-  EXPECT_EQ(NotOnGpus(job), "node dropout (Dropout)");
+  job.mutable_training()->set_loss("mean_squared_error");
+  EXPECT_EQ(NotOnGpus(job), "node loss (MeanSquaredErrorLoss)");
+  job.clear_training();
+  *job.mutable_model()->mutable_graph() = ToMessage(*MakeModel("resnet18_v1", 10, {3, 32, 32}));
+  EXPECT_EQ(NotOnGpus(job), "");
+  *job.mutable_model()->mutable_graph() = ToMessage(*MakeRegressor("mlp", 1, {4}));
+  job.mutable_model()->mutable_graph()->mutable_nodes()->rbegin()->set_name("error");
+  EXPECT_EQ(NotOnGpus(job), "node error (MeanSquaredErrorLoss)");
 }
 
 TEST(GraphOfAJobTest, BatchNormalizationCouplesSamples) {
@@ -278,7 +254,6 @@ TEST(GraphOfAJobTest, AnOperatorWithoutInputsReadsNothing) {
   EXPECT_EQ(graph->parameters()[1].name, "place.weight");
   EXPECT_EQ(graph->parameters()[1].elements, 784);
   ExpectReadsBack(*graph);
-  EXPECT_EQ(NotOnGpus(spec->spec()), "node first (Parameter)");
   EXPECT_THAT(
       ErrorsOf("    - {name: a, op: Parameter, inputs: [input], attributes: {shape: [1]}}\n"),
       HasSubstr("node a (Parameter): 1 inputs, want 0"));

@@ -53,19 +53,6 @@ std::string Count(int64_t count, absl::string_view noun) {
   return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
 }
 
-// The first node that cannot be part of a chain. GPU devices refuse it
-// (gpu_worker/engine/cuda/chain.cc). Empty if there is none.
-std::string NodeOfNoChain(const job::v1::ResolvedSpec& spec) {
-  const absl::StatusOr<Graph> graph = MakeGraph(spec);
-  for (int i = 0; graph.ok() && i < graph->node_count(); ++i) {
-    const GraphNode& node = graph->nodes()[i];
-    if (!IsChainOperator(node.op.name) || node.inputs != std::vector<ValueId>{i}) {
-      return absl::StrCat("node ", node.name, " (", node.op.name, ")");
-    }
-  }
-  return "";
-}
-
 // For one lane per device: another number of workers gives other bits.
 constexpr char kLanesFollow[] = "; lanes follow num_workers, set resources.lanes to keep the bits";
 
@@ -203,11 +190,11 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   const int32_t least = file.resources().min_workers();
   const std::string each = absl::StrCat(Count(least, "worker"), least == 1 ? " has " : " have ",
                                         spec.devices_per_worker(), least == 1 ? "" : " each");
-  const std::string no_chain = NodeOfNoChain(spec);
+  const std::string not_on_gpus = NotOnGpus(file);
   absl::StrAppend(&out, "      on ",
                   file.resources().device() == "gpu"   ? "GPUs only"
                   : file.resources().device() == "cpu" ? "CPUs"
-                  : !no_chain.empty()                  ? "CPUs: GPUs do not support " + no_chain
+                  : !not_on_gpus.empty()               ? "CPUs: GPUs do not support " + not_on_gpus
                                                        : "GPUs if " + each + ", else on CPUs",
                   "\n");
   std::string model = ModelTitle(file.model());
@@ -324,8 +311,8 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   out +=
       "      files lie on the coordinator's host; a host that does not share the folder sends them "
       "over gRPC\n";
-  if (!no_chain.empty() && file.resources().device() == "gpu") {
-    absl::StrAppend(&out, "      warning: GPUs do not support ", no_chain,
+  if (!not_on_gpus.empty() && file.resources().device() == "gpu") {
+    absl::StrAppend(&out, "      warning: GPUs do not support ", not_on_gpus,
                     ": the job fails there; resources.device: auto takes CPUs\n");
   }
   if (UsesShards(spec) && CompressedWords(spec) >= spec.flat_floats()) {

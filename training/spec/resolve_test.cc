@@ -105,21 +105,6 @@ TEST(ResolveTest, DropoutIsANodeOfTheGraphAndOfTheDigestWhereItIsAboveZero) {
   EXPECT_EQ(ParseResolved(bytes, Digest(bytes)).status(), absl::OkStatus());
 }
 
-TEST(ResolveTest, ThePlanWarnsOfWhatGpusDoNotCarryOut) {
-  const auto plan = [](const char* model, const char* device) {
-    return PlanText(
-        *Resolve(Spec({{"model", model}, {"resources.device", device}}), FashionMnist(), kOptions));
-  };
-  const std::string warning = "      warning: GPUs do not support node ";
-  EXPECT_THAT(plan("{name: resnet18_v1}", "auto"),
-              HasSubstr("      on CPUs: GPUs do not support node bn1 (BatchNormalization)\n"));
-  EXPECT_THAT(plan("{name: resnet18_v1}", "auto"), testing::Not(HasSubstr(warning)));
-  EXPECT_THAT(plan("{name: mlp, dropout: 0.5}", "gpu"),
-              HasSubstr(warning + "dropout (Dropout): the job fails there"));
-  EXPECT_THAT(plan("{name: resnet18_v1}", "cpu"), testing::Not(HasSubstr(warning)));
-  EXPECT_THAT(plan("{name: lenet}", "gpu"), testing::Not(HasSubstr(warning)));
-}
-
 TEST(ResolveTest, ThePlanSaysWhatTheJobComputesOn) {
   const auto plan = [](const std::vector<std::pair<std::string, std::string>>& overrides) {
     const auto spec = Resolve(Spec(overrides), FashionMnist(), kOptions);

@@ -141,11 +141,43 @@ void TimedOperations::ReluBackward(int64_t elements, const void* y, void* dy) {
        [&] { ops_->ReluBackward(elements, y, dy); });
 }
 
-void TimedOperations::Loss(int64_t n, int32_t classes, const BatchHeader* header,
-                           const int32_t* labels, const void* x, void* dx, double* row_loss,
-                           int32_t* row_correct) {
-  Time("loss", {n * (classes * (dx == nullptr ? 1 : 2) * element_bytes_ + 16), 0},
-       [&] { ops_->Loss(n, classes, header, labels, x, dx, row_loss, row_correct); });
+// Inputs and output once, all in the elements' type.
+int64_t TimedOperations::OperatorBytes(const Stage& stage, int64_t n) const {
+  int64_t elements = program_.tensors[stage.y].elements;
+  for (const StageInput& input : stage.inputs) {
+    if (input.tensor >= 0) elements += program_.tensors[input.tensor].elements;
+  }
+  return n * elements * element_bytes_;
+}
+
+void TimedOperations::OperatorForward(int stage, const OperatorCall& call) {
+  const Stage& s = program_.stages[stage];
+  Time(absl::StrCat(s.name, " forward"), {OperatorBytes(s, call.n), 0},
+       [&] { ops_->OperatorForward(stage, call); });
+}
+
+void TimedOperations::OperatorBackward(int stage, const OperatorCall& call) {
+  const Stage& s = program_.stages[stage];
+  Time(absl::StrCat(s.name, " backward"), {OperatorBytes(s, call.n), 0},
+       [&] { ops_->OperatorBackward(stage, call); });
+}
+
+void TimedOperations::AddInto(int64_t elements, const void* from, void* to) {
+  Time("sum of gradients", {3 * elements * element_bytes_, elements},
+       [&] { ops_->AddInto(elements, from, to); });
+}
+
+void TimedOperations::Clear(int64_t elements, void* x) {
+  Time("clear", {elements * element_bytes_, 0}, [&] { ops_->Clear(elements, x); });
+}
+
+void TimedOperations::Loss(const Stage& stage, int64_t n, int32_t classes,
+                           const BatchHeader* header, const int32_t* labels, const float* tokens,
+                           const void* x, void* dx, double* row_loss, int32_t* row_correct) {
+  const int64_t row = classes * (dx == nullptr ? 1 : 2) * element_bytes_ + 16;
+  Time("loss", {n * stage.rows * row, 0}, [&] {
+    ops_->Loss(stage, n, classes, header, labels, tokens, x, dx, row_loss, row_correct);
+  });
 }
 
 void TimedOperations::SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,

@@ -63,8 +63,13 @@ class TimedOperations : public Operations {
                     void* dx) override;
   void ReluForward(int64_t elements, void* x) override;
   void ReluBackward(int64_t elements, const void* y, void* dy) override;
-  void Loss(int64_t n, int32_t classes, const BatchHeader* header, const int32_t* labels,
-            const void* x, void* dx, double* row_loss, int32_t* row_correct) override;
+  void OperatorForward(int stage, const OperatorCall& call) override;
+  void OperatorBackward(int stage, const OperatorCall& call) override;
+  void AddInto(int64_t elements, const void* from, void* to) override;
+  void Clear(int64_t elements, void* x) override;
+  void Loss(const Stage& stage, int64_t n, int32_t classes, const BatchHeader* header,
+            const int32_t* labels, const float* tokens, const void* x, void* dx, double* row_loss,
+            int32_t* row_correct) override;
   void SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,
                capstan_result* sums) override;
   void BeginParameters() override { ops_->BeginParameters(); }
@@ -81,6 +86,7 @@ class TimedOperations : public Operations {
   template <typename Call>
   void Time(const std::string& name, const Cost& cost, Call call);
   Cost LinearCost(const Stage& stage, int64_t n) const;
+  int64_t OperatorBytes(const Stage& stage, int64_t n) const;
 
   const CardProgram& program_;
   const int64_t element_bytes_, flat_bytes_;

@@ -30,8 +30,12 @@ class Counting : public Operations {
   void PoolBackward(const Stage&, int64_t, const void*, const void*, void*) override { ++calls; }
   void ReluForward(int64_t, void*) override { ++calls; }
   void ReluBackward(int64_t, const void*, void*) override { ++calls; }
-  void Loss(int64_t, int32_t, const BatchHeader*, const int32_t*, const void*, void*, double*,
-            int32_t*) override {
+  void OperatorForward(int, const OperatorCall&) override { ++calls; }
+  void OperatorBackward(int, const OperatorCall&) override { ++calls; }
+  void AddInto(int64_t, const void*, void*) override { ++calls; }
+  void Clear(int64_t, void*) override { ++calls; }
+  void Loss(const Stage&, int64_t, int32_t, const BatchHeader*, const int32_t*, const float*,
+            const void*, void*, double*, int32_t*) override {
     ++calls;
   }
   void SumRows(int64_t, const double*, const int32_t*, capstan_result*) override { ++calls; }

@@ -10,6 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "gpu_worker/engine/cuda/cuda_status.h"
 #include "gpu_worker/engine/cuda/kernels.h"
+#include "gpu_worker/engine/cuda/ops/index_kernels.h"
+#include "gpu_worker/engine/cuda/ops/walk_kernels.h"
 
 namespace capstan::engine::cuda {
 namespace {
@@ -38,8 +40,8 @@ absl::StatusOr<std::unique_ptr<CudaOperations>> CudaOperations::Create(const Car
                                                                        int64_t n) {
   auto ops = std::unique_ptr<CudaOperations>(new CudaOperations(program, context, n));
   for (int s = 0; s < static_cast<int>(program.stages.size()); ++s) {
-    const StageKind kind = program.stages[s].kind;
-    if (kind != StageKind::kConv && kind != StageKind::kDense) continue;
+    if (program.stages[s].kind == StageKind::kOperator) ops->MakeOperator(s);
+    if (!program.stages[s].linear()) continue;
     const absl::Status status = ops->ChooseForward(s, walk);
     if (!status.ok()) {
       return absl::Status(status.code(),
@@ -47,6 +49,17 @@ absl::StatusOr<std::unique_ptr<CudaOperations>> CudaOperations::Create(const Car
     }
   }
   return ops;
+}
+
+void CudaOperations::MakeOperator(int index) {
+  const Stage& stage = program_.stages[index];
+  operators_[index] = MakeOpKernel({*program_.graph,
+                                    stage,
+                                    n_,
+                                    context_.element,
+                                    context_.stream,
+                                    {context_.lt, context_.workspace, context_.rules}});
+  lines_.push_back(absl::StrCat(stage.name, ": ", operators_[index]->description()));
 }
 
 absl::Status CudaOperations::ChooseForward(int index, const Walk& walk) {
@@ -73,7 +86,7 @@ absl::Status CudaOperations::ChooseConvForward(int index, const Walk& walk) {
     problem.bias = fused.bias;
     problem.relu = fused.relu;
     absl::StatusOr<std::unique_ptr<CudnnConv>> conv =
-        MakeCudnnConv(context_.cudnn, problem, kWorkspaceBytes);
+        MakeCudnnConv(context_.cudnn, problem, ConvWorkspaceBytes(stage.window, n_));
     if (!conv.ok() && !Missing(conv.status())) return conv.status();
     if (!conv.ok()) continue;
     kernels.conv_forward = *std::move(conv);
@@ -99,7 +112,7 @@ absl::Status CudaOperations::ChooseDenseForward(int index, const Walk& walk) {
   const Stage& stage = program_.stages[index];
   LinearKernels& kernels = kernels_[index];
   MatmulProblem problem;
-  problem.m = n_;
+  problem.m = n_ * stage.rows;
   problem.n = stage.window.out_c;
   problem.k = stage.window.in_c;
   problem.transpose_b = true;
@@ -166,7 +179,7 @@ absl::Status CudaOperations::PrepareBackward() {
         if (data && !stage.input_gradient) continue;
         problem.pass = data ? ConvPass::kDataGradient : ConvPass::kWeightGradient;
         absl::StatusOr<std::unique_ptr<CudnnConv>> conv = MakeCudnnConv(
-            data ? context_.cudnn : context_.parameter_cudnn, problem, kWorkspaceBytes);
+            data ? context_.cudnn : context_.parameter_cudnn, problem, ConvWorkspaceBytes(g, n_));
         if (!conv.ok() && !Missing(conv.status())) return conv.status();
         lines_.push_back(absl::StrCat(stage.name, data ? " data gradient: " : " weight gradient: ",
                                       conv.ok() ? (*conv)->description() : "own kernel"));
@@ -177,9 +190,9 @@ absl::Status CudaOperations::PrepareBackward() {
         if (data && !stage.input_gradient) continue;
         MatmulProblem problem;
         problem.rules = context_.rules;
-        problem.m = data ? n_ : g.out_c;
+        problem.m = data ? n_ * stage.rows : g.out_c;
         problem.n = g.in_c;
-        problem.k = data ? g.out_c : n_;
+        problem.k = data ? g.out_c : n_ * stage.rows;
         problem.transpose_a = !data;
         problem.float_result = !data;
         absl::StatusOr<std::unique_ptr<LtMatmul>> lt =
@@ -204,17 +217,18 @@ std::string CudaOperations::Describe() const {
 void CudaOperations::LoadImages(int64_t n, const BatchHeader* header, const void* images,
                                 int image_type, void* x) {
   if (!status_.ok()) return;
+  const Element element = program_.tensors[0].wide ? Element::kFloat : context_.element;
   if (image_type == CAPSTAN_IMAGE_KEPT) {
     return Keep(
         ToStatus("LaunchLoadKept",
-                 LaunchLoadKept(context_.stream, context_.element, context_.kept,
+                 LaunchLoadKept(context_.stream, element, context_.kept,
                                 static_cast<const int32_t*>(images), program_.input_nhwc, Narrow(n),
                                 program_.image_channels, program_.image_pixels, x)));
   }
   const auto* const scale = reinterpret_cast<const float*>(reinterpret_cast<const char*>(header) +
                                                            offsetof(BatchHeader, image_scale));
   Keep(ToStatus("LaunchLoadImages",
-                LaunchLoadImages(context_.stream, context_.element, images,
+                LaunchLoadImages(context_.stream, element, images,
                                  image_type == CAPSTAN_IMAGE_UINT8, scale, program_.input_nhwc,
                                  Narrow(n), program_.image_channels, program_.image_pixels, x)));
 }
@@ -262,8 +276,8 @@ absl::Status CudaOperations::RunForward(int index, const void* x, const void* we
     status = kernels.lt_forward->Run(context_.stream, x, weight, bias, y, context_.workspace);
   } else {
     return ToStatus("LaunchConvForward",
-                    LaunchConvForward(context_.stream, context_.element, stage.window, Narrow(n_),
-                                      x, weight, bias, stage.relu, y));
+                    LaunchConvForward(context_.stream, context_.element, stage.window,
+                                      Narrow(n_ * stage.rows), x, weight, bias, stage.relu, y));
   }
   if (!status.ok() || !(kernels.own_bias || kernels.own_relu)) return status;
   const int64_t rows = n_ * program_.tensors[stage.y].elements / stage.weight_rows;
@@ -289,7 +303,8 @@ void CudaOperations::LinearWeightGradient(int stage, int64_t n, const void* x, c
   } else {
     Keep(ToStatus("LaunchConvWeightGradient",
                   LaunchConvWeightGradient(context_.parameter_stream, context_.element,
-                                           program_.stages[stage].window, Narrow(n), x, dy,
+                                           program_.stages[stage].window,
+                                           Narrow(n * program_.stages[stage].rows), x, dy,
                                            program_.stages[stage].rounded_gradient, dw)));
   }
 }
@@ -303,10 +318,10 @@ void CudaOperations::LinearDataGradient(int stage, int64_t n, const void* dy, co
   } else if (kernels.lt_data != nullptr) {
     Keep(kernels.lt_data->Run(context_.stream, dy, weight, nullptr, dx, context_.workspace));
   } else {
-    Keep(
-        ToStatus("LaunchConvDataGradient",
-                 LaunchConvDataGradient(context_.stream, context_.element,
-                                        program_.stages[stage].window, Narrow(n), dy, weight, dx)));
+    Keep(ToStatus(
+        "LaunchConvDataGradient",
+        LaunchConvDataGradient(context_.stream, context_.element, program_.stages[stage].window,
+                               Narrow(n * program_.stages[stage].rows), dy, weight, dx)));
   }
 }
 
@@ -345,14 +360,50 @@ void CudaOperations::ReluBackward(int64_t elements, const void* y, void* dy) {
                 LaunchReluMask(context_.stream, context_.element, Narrow(elements), y, dy)));
 }
 
-void CudaOperations::Loss(int64_t n, int32_t classes, const BatchHeader* header,
-                          const int32_t* labels, const void* x, void* dx, double* row_loss,
-                          int32_t* row_correct) {
+absl::Status CudaOperations::OfNode(int stage, const absl::Status& status) const {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("node ", program_.stages[stage].name, ": ", status.message()));
+}
+
+void CudaOperations::OperatorForward(int stage, const OperatorCall& call) {
+  if (!status_.ok()) return;
+  Keep(OfNode(stage, operators_[stage]->Forward(call).status()));
+}
+
+void CudaOperations::OperatorBackward(int stage, const OperatorCall& call) {
+  if (!status_.ok()) return;
+  Keep(OfNode(stage, operators_[stage]->Backward(call).status()));
+}
+
+void CudaOperations::AddInto(int64_t elements, const void* from, void* to) {
+  if (!status_.ok()) return;
+  CopyWork work;
+  work.loop = MakeLoop<2>(0, {elements}, {Strided{0, {1}}, Strided{0, {1}}});
+  work.add = true;
+  Keep(ToStatus("LaunchCopy", LaunchCopy(context_.stream, context_.element, work, from, to)));
+}
+
+void CudaOperations::Clear(int64_t elements, void* x) {
+  if (!status_.ok()) return;
+  Keep(ToStatus("LaunchFill", LaunchFill(context_.stream, context_.element, elements, 0, x)));
+}
+
+void CudaOperations::Loss(const Stage& stage, int64_t n, int32_t classes, const BatchHeader* header,
+                          const int32_t* labels, const float* tokens, const void* x, void* dx,
+                          double* row_loss, int32_t* row_correct) {
   if (!status_.ok()) return;
   static_assert(offsetof(BatchHeader, loss_scale) == 0, "read on the card as the first double");
-  Keep(ToStatus("LaunchLoss", LaunchLoss(context_.stream, context_.element, Narrow(n), classes,
-                                         reinterpret_cast<const double*>(header), labels, x, dx,
-                                         row_loss, row_correct)));
+  const auto* const scale = reinterpret_cast<const double*>(header);
+  if (tokens != nullptr) {
+    const SequenceWork work = {Narrow(n), stage.rows, classes};
+    return Keep(ToStatus("LaunchSequenceLoss",
+                         LaunchSequenceLoss(context_.stream, context_.element, work, scale, labels,
+                                            tokens, x, dx, row_loss, row_correct)));
+  }
+  Keep(ToStatus("LaunchLoss",
+                LaunchLoss(context_.stream, context_.element, Narrow(n), classes,
+                           stage.label_smoothing, scale, labels, x, dx, row_loss, row_correct)));
 }
 
 void CudaOperations::SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,

@@ -16,24 +16,22 @@
 #include "gpu_worker/engine/cuda/kernels.h"
 #include "gpu_worker/engine/cuda/lt_matmul.h"
 #include "gpu_worker/engine/cuda/operations.h"
+#include "gpu_worker/engine/cuda/ops/op_kernel.h"
 
 namespace capstan::engine::cuda {
-
-// Workspace for the libraries. It is a constant, so that the choice of kernels does not depend on a
-// plan's largest batch.
-inline constexpr int64_t kWorkspaceBytes = 32 << 20;
 
 // Resources that a plan lends to the operations of its batch counts.
 struct CudaContext {
   cudaStream_t stream = nullptr;
   cudnnHandle_t cudnn = nullptr;  // on `stream`
   cublasLtHandle_t lt = nullptr;
-  void* workspace = nullptr;  // kWorkspaceBytes
+  void* workspace =
+      nullptr;  // as large as every stage may use: ConvWorkspaceBytes, kWorkspaceBytes
   // Gradients by parameters run beside the rest of backward, because nothing in it waits for them.
   // The same stream if every operation is timed.
   cudaStream_t parameter_stream = nullptr;
   cudnnHandle_t parameter_cudnn = nullptr;
-  void* parameter_workspace = nullptr;
+  void* parameter_workspace = nullptr;  // of the same size
   cudaEvent_t fork = nullptr, join = nullptr;
   std::array<cudaEvent_t, kParameterLag> parameters_done = {};
   KernelRules rules;
@@ -96,8 +94,13 @@ class CudaOperations : public Operations {
                     void* dx) override;
   void ReluForward(int64_t elements, void* x) override;
   void ReluBackward(int64_t elements, const void* y, void* dy) override;
-  void Loss(int64_t n, int32_t classes, const BatchHeader* header, const int32_t* labels,
-            const void* x, void* dx, double* row_loss, int32_t* row_correct) override;
+  void OperatorForward(int stage, const OperatorCall& call) override;
+  void OperatorBackward(int stage, const OperatorCall& call) override;
+  void AddInto(int64_t elements, const void* from, void* to) override;
+  void Clear(int64_t elements, void* x) override;
+  void Loss(const Stage& stage, int64_t n, int32_t classes, const BatchHeader* header,
+            const int32_t* labels, const float* tokens, const void* x, void* dx, double* row_loss,
+            int32_t* row_correct) override;
   void SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,
                capstan_result* sums) override;
   void BeginParameters() override;
@@ -107,8 +110,15 @@ class CudaOperations : public Operations {
 
  private:
   CudaOperations(const CardProgram& program, const CudaContext& context, int64_t n)
-      : program_(program), context_(context), n_(n), kernels_(program.stages.size()) {}
+      : program_(program),
+        context_(context),
+        n_(n),
+        kernels_(program.stages.size()),
+        operators_(program.stages.size()) {}
   absl::Status ChooseForward(int index, const Walk& walk);
+  void MakeOperator(int index);
+  // With the name of the stage in front.
+  absl::Status OfNode(int stage, const absl::Status& status) const;
   absl::Status ChooseConvForward(int index, const Walk& walk);
   absl::Status ChooseDenseForward(int index, const Walk& walk);
   absl::Status RunForward(int index, const void* x, const void* weight, const void* bias, void* y);
@@ -121,7 +131,8 @@ class CudaOperations : public Operations {
   const CardProgram& program_;
   const CudaContext& context_;
   const int64_t n_;
-  std::vector<LinearKernels> kernels_;  // by stage
+  std::vector<LinearKernels> kernels_;                // by stage
+  std::vector<std::unique_ptr<OpKernel>> operators_;  // by stage
   std::vector<std::string> lines_;
   bool backward_ready_ = false;
   int lags_ = 0;  // stages since the last Join whose parameter gradients were enqueued

@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/engine/cuda/cuda_status.h"
+#include "gpu_worker/engine/cuda/ops/walk_kernels.h"
+#include "training/random/philox.h"
 
 namespace capstan::engine::cuda {
 namespace {
@@ -127,6 +129,7 @@ absl::Status CudaPlan::AllocateDevice() {
   options.max_batch = max_batch_;
   options.element_bytes = ElementBytes(context_.rules.precision);
   options.workspace_bytes = kWorkspaceBytes;
+  options.conv_workspace = true;
   memory_ = PlanMemory(program_, options);
   size_t free = 0, whole = 0;
   CAPSTAN_CUDA_RETURN(cudaMemGetInfo(&free, &whole));
@@ -155,6 +158,7 @@ absl::Status CudaPlan::AllocatePinned() {
   const int64_t slot = std::min(kSlotBytes, image_bytes);
   const int64_t slots[2] = {take(slot), take(slot)};
   const int64_t header = take(memory_.images - memory_.header + max_batch_ * 4);
+  const int64_t ids = take(program_.draws ? max_batch_ * 8 : 0);
   const int64_t flat_bytes = program_.total_floats * static_cast<int64_t>(sizeof(float));
   const int64_t weights = take(flat_bytes), gradient = take(flat_bytes);
   const int64_t logits = take(max_batch_ * program_.classes * 4);
@@ -170,6 +174,7 @@ absl::Status CudaPlan::AllocatePinned() {
   slots_[0] = pinned_ + slots[0];
   slots_[1] = pinned_ + slots[1];
   header_ = pinned_ + header;
+  host_ids_ = pinned_ + ids;
   host_weights_ = reinterpret_cast<float*>(pinned_ + weights);
   host_gradient_ = reinterpret_cast<float*>(pinned_ + gradient);
   host_logits_ = reinterpret_cast<float*>(pinned_ + logits);
@@ -295,7 +300,9 @@ absl::Status CudaPlan::RunOnce(Pass pass, const capstan_batch& batch, double los
 }
 
 absl::Status CudaPlan::CopyIn(const capstan_batch& batch, double loss_scale) {
-  const BatchHeader header = {loss_scale, batch.image_scale, batch.image_shift};
+  BatchHeader header = {loss_scale, batch.image_scale, batch.image_shift, {0, 0}, batch.epoch, 0};
+  const training::PhiloxKey key = training::MakePhiloxKey(batch.seed, training::Purpose::kDropout);
+  std::copy(key.begin(), key.end(), header.dropout_key);
   std::memcpy(header_, &header, sizeof header);
   size_t header_bytes = sizeof header;
   if (batch.labels != nullptr) {
@@ -313,6 +320,12 @@ absl::Status CudaPlan::CopyIn(const capstan_batch& batch, double loss_scale) {
   }
   CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(walk_->at(memory_.header), header_, header_bytes,
                                       cudaMemcpyHostToDevice, context_.stream));
+  if (program_.draws && batch.ids != nullptr) {
+    const size_t id_bytes = static_cast<size_t>(batch.count) * sizeof(int64_t);
+    std::memcpy(host_ids_, batch.ids, id_bytes);
+    CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(walk_->at(memory_.ids), host_ids_, id_bytes,
+                                        cudaMemcpyHostToDevice, context_.stream));
+  }
   if (kept) return absl::OkStatus();
   const int64_t bytes = batch.count * SampleBytes(batch.image_type, program_.tensors[0].elements);
   const auto* const images = static_cast<const char*>(batch.images);
@@ -367,14 +380,10 @@ Operations& CudaPlan::Timed(CudaOperations& ops) {
 
 absl::Status CudaPlan::Enqueue(CudaOperations& ops, Pass pass, int64_t count, int image_type) {
   Operations& run = Timed(ops);
-  walk_->Forward(run, count, GoesStraight(image_type) ? -1 : image_type);
+  walk_->Forward(run, count, GoesStraight(image_type) ? -1 : image_type, pass == Pass::kTrain);
   if (pass == Pass::kPredict) {
     const absl::Status status = ops.TakeStatus();
-    if (!status.ok()) return status;
-    const int64_t bytes = count * program_.classes * ElementBytes(context_.rules.precision);
-    CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(host_logits_, walk_->logits(), static_cast<size_t>(bytes),
-                                        cudaMemcpyDeviceToHost, context_.stream));
-    return absl::OkStatus();
+    return status.ok() ? EnqueueLogits(count) : status;
   }
   walk_->Loss(run, count, pass == Pass::kTrain);
   const bool backward = pass == Pass::kTrain && program_.trains();
@@ -382,7 +391,10 @@ absl::Status CudaPlan::Enqueue(CudaOperations& ops, Pass pass, int64_t count, in
     ops.set_on_stage_done([this, &ops](int stage) -> absl::Status {
       for (size_t piece = 0; piece < read_back_.size(); ++piece) {
         if (read_back_[piece].stage != stage) continue;
-        const absl::Status status = EnqueueReadBack(piece, ops.final_stream());
+        absl::Status status;
+        // Its own gradients are on the plan's stream, those before may be on the other one.
+        if (!program_.stages[stage].linear()) status = ops.Join();
+        if (status.ok()) status = EnqueueReadBack(piece, ops.final_stream());
         if (!status.ok()) return status;
       }
       return absl::OkStatus();
@@ -397,6 +409,26 @@ absl::Status CudaPlan::Enqueue(CudaOperations& ops, Pass pass, int64_t count, in
     CAPSTAN_CUDA_RETURN(cudaEventRecord(copies_done_, copy_stream_));
     CAPSTAN_CUDA_RETURN(cudaStreamWaitEvent(context_.stream, copies_done_, 0));
   }
+  return absl::OkStatus();
+}
+
+absl::Status CudaPlan::EnqueueLogits(int64_t count) {
+  const Stage& loss = program_.loss();
+  const void* logits = walk_->logits();
+  if (loss.rows > 1) {  // the last row of each sample
+    const int64_t classes = program_.classes;
+    CopyWork work;
+    work.loop = MakeLoop<2>(
+        count, {classes}, {Strided{classes, {1}}, Strided{program_.tensors[loss.x].elements, {1}}});
+    work.from_first = (loss.rows - 1) * classes;
+    void* const answers = walk_->at(memory_.scratch);
+    CAPSTAN_CUDA_RETURN(
+        LaunchCopy(context_.stream, context_.element, work, walk_->logits(), answers));
+    logits = answers;
+  }
+  const int64_t bytes = count * program_.classes * ElementBytes(context_.rules.precision);
+  CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(host_logits_, logits, static_cast<size_t>(bytes),
+                                      cudaMemcpyDeviceToHost, context_.stream));
   return absl::OkStatus();
 }
 

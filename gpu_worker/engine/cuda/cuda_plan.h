@@ -102,6 +102,7 @@ class CudaPlan {
   Operations& Timed(CudaOperations& ops);
   absl::Status Launch(CountKernels& kernels, Pass pass, int64_t count, int image_type);
   absl::Status Enqueue(CudaOperations& ops, Pass pass, int64_t count, int image_type);
+  absl::Status EnqueueLogits(int64_t count);
   // Enqueues the copy of a piece, which is final once the work now on `final_stream` is done.
   absl::Status EnqueueReadBack(size_t piece, cudaStream_t final_stream);
   // The pass of EnqueueLane. Calls `on_stage` at the end of each stage of backward.
@@ -112,7 +113,7 @@ class CudaPlan {
   // Whether images are copied directly to tensor 0.
   bool GoesStraight(int image_type) const {
     return image_type == CAPSTAN_IMAGE_FLOAT32 && !program_.input_nhwc &&
-           context_.element == Element::kFloat;
+           (context_.element == Element::kFloat || program_.tensors[0].wide);
   }
   absl::Status CopyOut(Pass pass, int64_t count, float* gradient, float* logits,
                        capstan_result* result);
@@ -132,6 +133,7 @@ class CudaPlan {
   char* pinned_ = nullptr;
   char* slots_[2] = {nullptr, nullptr};
   char* header_ = nullptr;
+  char* host_ids_ = nullptr;
   float* host_weights_ = nullptr;
   float* host_gradient_ = nullptr;
   float* host_logits_ = nullptr;

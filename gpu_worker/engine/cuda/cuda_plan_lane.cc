@@ -12,7 +12,7 @@ namespace capstan::engine::cuda {
 
 absl::Status CudaPlan::WalkLane(CudaOperations& ops, int64_t count, int image_type,
                                 const std::function<absl::Status(int)>& on_stage) {
-  walk_->Forward(ops, count, GoesStraight(image_type) ? -1 : image_type);
+  walk_->Forward(ops, count, GoesStraight(image_type) ? -1 : image_type, /*training=*/true);
   walk_->Loss(ops, count, /*gradient=*/true);
   ops.set_on_stage_done(on_stage);
   walk_->Backward(ops, count);

@@ -3,10 +3,13 @@
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -74,8 +77,9 @@ TEST(CudaPluginTest, WithoutADriverCompileFailsWithItsCall) {
 }
 
 // Every convolution of a model in its three passes, with forward alone and fused.
-std::vector<ConvProblem> Problems(const char* model, int64_t n, int32_t precision) {
-  const training::Graph graph = *training::MakeModel(model, 10, {1, 28, 28});
+std::vector<ConvProblem> Problems(const char* model, int64_t n, int32_t precision,
+                                  const training::Shape& input = {1, 28, 28}) {
+  const training::Graph graph = *training::MakeModel(model, 10, input);
   const training::FlatLayout layout = *training::FlatLayout::Create(training::TensorSpecs(graph));
   const SentGraph sent = *SentGraph::Of(graph, layout);
   capstan_compile_request request = {};
@@ -147,6 +151,43 @@ TEST(DevicelessTest, CudnnTakesEveryGraphOfTheModels) {
                     << " engines, " << allowed << " allowed\n";
           EXPECT_GT(allowed, 0);
         }
+      }
+    }
+  }
+}
+
+// What the plug-in would take, in the workspace that it gives: the engine that cuDNN names first of
+// those that the rules allow. So no layer of a wide network falls to a later one, for example to the
+// generic engines 0 and 28, only because memory lacks.
+TEST(DevicelessTest, WideNetworksGetTheEnginesThatCudnnNamesFirst) {
+  std::ifstream file(CAPSTAN_DEVICE_JSON);
+  CudnnTarget target;
+  target.device_json.assign(std::istreambuf_iterator<char>(file), {});
+  while (!target.device_json.empty() && target.device_json.back() == '\n') {
+    target.device_json.pop_back();
+  }
+  for (const auto& [model, n] :
+       {std::pair{"resnet18_v1", 256}, {"resnet18_v1", 1024}, {"mobilenet_v1", 256}}) {
+    for (const int32_t precision : {CAPSTAN_PRECISION_FP32, CAPSTAN_PRECISION_TF32,
+                                    CAPSTAN_PRECISION_BF16, CAPSTAN_PRECISION_FP16}) {
+      for (const ConvProblem& problem : Problems(model, n, precision, {3, 32, 32})) {
+        if (problem.bias || problem.relu) continue;  // neither network has these
+        SCOPED_TRACE(absl::StrCat(model, ": ", ToString(problem)));
+        const absl::StatusOr<std::vector<EngineCandidate>> candidates =
+            ConvCandidates(target, problem);
+        ASSERT_TRUE(candidates.ok()) << candidates.status();
+        const int64_t given = ConvWorkspaceBytes(problem.window, n);
+        // By groups, one engine wants twice as much for the gradient of the filter.
+        const bool may_pass_over =
+            problem.pass == ConvPass::kWeightGradient && problem.window.groups > 1;
+        const auto first = std::find_if(
+            candidates->begin(), candidates->end(), [&](const EngineCandidate& candidate) {
+              return candidate.allowed && (!may_pass_over || candidate.workspace_bytes <= given);
+            });
+        ASSERT_NE(first, candidates->end());
+        EXPECT_LE(first->workspace_bytes, given);
+        std::cout << model << ": " << ToString(problem) << ": engine " << first->engine << ", "
+                  << (first->workspace_bytes >> 20) << " of " << (given >> 20) << " MiB\n";
       }
     }
   }

@@ -197,7 +197,9 @@ Descriptor MakeOperationGraph(const CudnnTarget& target, const ConvProblem& prob
     return MakeTensor(uid, type, problem.n, g.out_c, g.out_h, g.out_w, is_virtual);
   };
   const Descriptor x = MakeTensor(kX, type, problem.n, g.in_c, g.in_h, g.in_w, false);
-  const Descriptor w = MakeTensor(kW, type, g.out_c, g.in_c, g.kernel_h, g.kernel_w, false);
+  // Fewer channels than images have mean groups.
+  const Descriptor w =
+      MakeTensor(kW, type, g.out_c, g.in_c / g.groups, g.kernel_h, g.kernel_w, false);
   const Descriptor y = output(kY, false);
   const Descriptor conv_out = output(kConvOut, true);
   const Descriptor bias_out = output(kBiasOut, true);
@@ -304,6 +306,22 @@ absl::StatusOr<EngineCandidate> Describe(const Descriptor& config, const KernelR
   return candidate;
 }
 
+// Only for a target without a card. With one, the plan of an engine says what it needs.
+absl::Status DescribeNeeds(const Descriptor& config, EngineCandidate& candidate) {
+  Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  if (!engine.status().ok()) return engine.status();
+  cudnnBackendDescriptor_t raw = engine.get();
+  int64_t count = 0;
+  CAPSTAN_CUDA_RETURN(cudnnBackendGetAttribute(config.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                                               CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw));
+  CAPSTAN_CUDA_RETURN(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
+                                               CUDNN_TYPE_INT64, 1, &count, &candidate.engine));
+  CAPSTAN_CUDA_RETURN(cudnnBackendGetAttribute(config.get(), CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE,
+                                               CUDNN_TYPE_INT64, 1, &count,
+                                               &candidate.workspace_bytes));
+  return absl::OkStatus();
+}
+
 class CudnnConvImpl : public CudnnConv {
  public:
   CudnnConvImpl(cudnnHandle_t handle, Descriptor graph, Descriptor config, Descriptor plan,
@@ -351,6 +369,10 @@ absl::StatusOr<std::vector<EngineCandidate>> ConvCandidates(const CudnnTarget& t
   for (const Descriptor& config : *configs) {
     absl::StatusOr<EngineCandidate> candidate = Describe(config, problem.rules);
     if (!candidate.ok()) return candidate.status();
+    if (target.handle == nullptr) {
+      const absl::Status needs = DescribeNeeds(config, *candidate);
+      if (!needs.ok()) return needs;
+    }
     candidates.push_back(*std::move(candidate));
   }
   return candidates;

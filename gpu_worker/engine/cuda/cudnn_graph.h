@@ -1,6 +1,6 @@
 // Convolutions on the graph API of cuDNN 9. Only this file and its source know its descriptors.
 //
-// Tensors are NHWC, filters OHWI, all packed and aligned to at least 16 bytes. The precision gives
+// Tensors are NHWC, filters OHWI with the channels of a group, all packed and aligned to at least 16 bytes. The precision gives
 // their type. Sums are float32.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDNN_GRAPH_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_CUDNN_GRAPH_H_
@@ -40,6 +40,9 @@ struct CudnnTarget {
 struct EngineCandidate {
   std::vector<EngineNote> notes;
   bool allowed = false;  // by the rules of the problem
+  // Only of a target without a card: cuDNN's number of the engine, and what it asks for.
+  int64_t engine = -1;
+  int64_t workspace_bytes = 0;
 };
 
 // Validates the graph of `problem` and asks cuDNN for its engines, best first, without building

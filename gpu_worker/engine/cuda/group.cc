@@ -392,10 +392,7 @@ std::vector<int> BucketStages(const CardProgram& program, const std::vector<int6
     for (; s > 0; --s) {
       int64_t ready = program.total_floats;
       for (int before = 0; before < s; ++before) {
-        const Stage& stage = program.stages[before];
-        if (stage.kind != StageKind::kConv && stage.kind != StageKind::kDense) continue;
-        ready = std::min(ready, stage.weight);
-        if (stage.bias >= 0) ready = std::min(ready, stage.bias);
+        ready = std::min(ready, program.stages[before].first_parameter());
       }
       if (ready >= end) break;
     }

@@ -22,6 +22,8 @@ struct WindowGeometry {
   int32_t stride_h = 1, stride_w = 1;
   int32_t pad_top = 0, pad_left = 0, pad_bottom = 0, pad_right = 0;
   int32_t dilation_h = 1, dilation_w = 1;
+  int32_t groups = 1;       // of a convolution: divides the channels of input and output
+  bool count_pads = false;  // in a mean
 };
 
 // The canonical order of images, filters and flattened images is [n, channels, pixels]; the
@@ -64,14 +66,16 @@ CAPSTAN_HD T ConvForwardAt(const WindowGeometry& g, const T* x, const T* weight,
                            bool relu, int32_t i) {
   const int32_t k = i % g.out_c, q = i / g.out_c % g.out_w;
   const int32_t p = i / (g.out_c * g.out_w) % g.out_h, n = i / (g.out_c * g.out_w * g.out_h);
+  const int32_t channels = g.in_c / g.groups;  // of a filter
+  const int32_t first_c = k / (g.out_c / g.groups) * channels;
   Sum<T> sum = 0;
   for (int32_t r = 0; r < g.kernel_h; ++r) {
     const int32_t h = p * g.stride_h + r * g.dilation_h - g.pad_top;
     if (h < 0 || h >= g.in_h) continue;
-    const T* const row = x + (n * g.in_h + h) * g.in_w * g.in_c;
-    const T* const filter = weight + (k * g.kernel_h + r) * g.kernel_w * g.in_c;
+    const T* const row = x + (n * g.in_h + h) * g.in_w * g.in_c + first_c;
+    const T* const filter = weight + (k * g.kernel_h + r) * g.kernel_w * channels;
     const int32_t left = q * g.stride_w - g.pad_left;
-    if (g.dilation_w == 1) {  // adjacent: one run of pixels and channels
+    if (g.dilation_w == 1 && g.groups == 1) {  // adjacent: one run of pixels and channels
       const int32_t first = left < 0 ? -left : 0;
       const int32_t end = g.in_w - left < g.kernel_w ? g.in_w - left : g.kernel_w;
       const T* const in = row + left * g.in_c;
@@ -81,7 +85,7 @@ CAPSTAN_HD T ConvForwardAt(const WindowGeometry& g, const T* x, const T* weight,
     for (int32_t s = 0; s < g.kernel_w; ++s) {
       const int32_t w = left + s * g.dilation_w;
       if (w < 0 || w >= g.in_w) continue;
-      for (int32_t c = 0; c < g.in_c; ++c) sum += row[w * g.in_c + c] * filter[s * g.in_c + c];
+      for (int32_t c = 0; c < channels; ++c) sum += row[w * g.in_c + c] * filter[s * channels + c];
     }
   }
   if (bias != nullptr) sum += bias[k];
@@ -93,6 +97,8 @@ template <typename T>
 CAPSTAN_HD T ConvDataGradientAt(const WindowGeometry& g, const T* dy, const T* weight, int32_t i) {
   const int32_t c = i % g.in_c, w = i / g.in_c % g.in_w;
   const int32_t h = i / (g.in_c * g.in_w) % g.in_h, n = i / (g.in_c * g.in_w * g.in_h);
+  const int32_t channels = g.in_c / g.groups, outputs = g.out_c / g.groups;
+  const int32_t first_k = c / channels * outputs;
   Sum<T> sum = 0;
   for (int32_t r = 0; r < g.kernel_h; ++r) {
     const int32_t top = h + g.pad_top - r * g.dilation_h;
@@ -102,8 +108,8 @@ CAPSTAN_HD T ConvDataGradientAt(const WindowGeometry& g, const T* dy, const T* w
       if (left < 0 || left % g.stride_w != 0 || left / g.stride_w >= g.out_w) continue;
       const T* const d =
           dy + ((n * g.out_h + top / g.stride_h) * g.out_w + left / g.stride_w) * g.out_c;
-      for (int32_t k = 0; k < g.out_c; ++k) {
-        sum += d[k] * weight[((k * g.kernel_h + r) * g.kernel_w + s) * g.in_c + c];
+      for (int32_t k = first_k; k < first_k + outputs; ++k) {
+        sum += d[k] * weight[((k * g.kernel_h + r) * g.kernel_w + s) * channels + c % channels];
       }
     }
   }
@@ -114,9 +120,10 @@ CAPSTAN_HD T ConvDataGradientAt(const WindowGeometry& g, const T* dy, const T* w
 template <typename T>
 CAPSTAN_HD Sum<T> ConvWeightGradientPart(const WindowGeometry& g, int32_t n, const T* x,
                                          const T* dy, int32_t i, int32_t part, int32_t parts) {
-  const int32_t c = i % g.in_c, s = i / g.in_c % g.kernel_w;
-  const int32_t r = i / (g.in_c * g.kernel_w) % g.kernel_h;
-  const int32_t k = i / (g.in_c * g.kernel_w * g.kernel_h);
+  const int32_t channels = g.in_c / g.groups;
+  const int32_t s = i / channels % g.kernel_w, r = i / (channels * g.kernel_w) % g.kernel_h;
+  const int32_t k = i / (channels * g.kernel_w * g.kernel_h);
+  const int32_t c = k / (g.out_c / g.groups) * channels + i % channels;
   Sum<T> sum = 0;
   for (int32_t row = part; row < n * g.out_h; row += parts) {
     const int32_t p = row % g.out_h;
@@ -132,14 +139,15 @@ CAPSTAN_HD Sum<T> ConvWeightGradientPart(const WindowGeometry& g, int32_t n, con
   return sum;
 }
 
-// Softmax and cross-entropy of one row of logits. `gradient` may be null.
+// Softmax and cross-entropy of one row of logits. `gradient` may be null. A label of -1 does not
+// count.
 struct LossOfRow {
   double loss = 0;
   int32_t correct = 0;
 };
 template <typename T>
 CAPSTAN_HD LossOfRow SoftmaxLossRow(const T* logits, int32_t classes, int32_t label, double scale,
-                                    T* gradient) {
+                                    T* gradient, float smoothing = 0) {
   Sum<T> best = logits[0];
   int32_t place = 0;
   bool nan = IsNan(best);
@@ -148,17 +156,29 @@ CAPSTAN_HD LossOfRow SoftmaxLossRow(const T* logits, int32_t classes, int32_t la
     if (v > best) best = v, place = k;
     nan = nan || IsNan(v);
   }
+  LossOfRow row;
+  row.correct = !nan && place == label;
+  if (label < 0) {
+    for (int32_t k = 0; gradient != nullptr && k < classes; ++k) gradient[k] = T(0);
+    return row;
+  }
   Sum<T> sum = 0;
   for (int32_t k = 0; k < classes; ++k) sum += std::exp(logits[k] - best);
+  const Sum<T> share = Sum<T>(smoothing) / Sum<T>(classes), rest = Sum<T>(1) - Sum<T>(smoothing);
   if (gradient != nullptr) {
     for (int32_t k = 0; k < classes; ++k) {
       const Sum<T> softmax = std::exp(logits[k] - best) / sum;
-      gradient[k] = T(Sum<T>(scale) * (softmax - Sum<T>(k == label ? 1 : 0)));
+      const Sum<T> target =
+          smoothing == 0 ? Sum<T>(k == label ? 1 : 0) : share + (k == label ? rest : Sum<T>(0));
+      gradient[k] = T(Sum<T>(scale) * (softmax - target));
     }
   }
-  LossOfRow row;
-  row.loss = std::log(double(sum)) + (double(best) - double(logits[label]));
-  row.correct = !nan && place == label;
+  const double log_sum = std::log(double(sum));
+  row.loss = log_sum + (double(best) - double(logits[label]));
+  if (smoothing == 0) return row;
+  double others = 0;
+  for (int32_t k = 0; k < classes; ++k) others += log_sum + (double(best) - double(logits[k]));
+  row.loss = double(rest) * row.loss + double(share) * others;
   return row;
 }
 

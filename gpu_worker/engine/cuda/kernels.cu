@@ -1,30 +1,11 @@
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
-#include "gpu_worker/engine/cuda/kernels.h"
-#include "gpu_worker/engine/cuda/launch.h"
+#include "gpu_worker/engine/cuda/element_launch.h"
 #include "gpu_worker/engine/cuda/pool_math.h"
 
 namespace capstan::engine::cuda {
 namespace {
-
-// Calls `launch` with a null pointer whose type is that of the elements.
-template <typename Launch>
-cudaError_t ForElement(Element e, Launch launch) {
-  switch (e) {
-    case Element::kFloat:
-      launch(static_cast<float*>(nullptr));
-      break;
-    case Element::kBf16:
-      launch(static_cast<Bf16*>(nullptr));
-      break;
-    case Element::kFp16:
-      launch(static_cast<Fp16*>(nullptr));
-      break;
-  }
-  return cudaGetLastError();
-}
 
 template <typename Source, bool kNhwc, typename T>
 __global__ void LoadImagesKernel(const Source* images, const float* scale, int32_t elements,
@@ -164,11 +145,12 @@ __global__ void AddPartsKernel(int32_t columns, const float* parts, float* db) {
 }
 
 template <typename T>
-__global__ void LossKernel(int32_t n, int32_t classes, const double* scale, const int32_t* labels,
-                           const T* x, T* dx, double* row_loss, int32_t* row_correct) {
+__global__ void LossKernel(int32_t n, int32_t classes, float smoothing, const double* scale,
+                           const int32_t* labels, const T* x, T* dx, double* row_loss,
+                           int32_t* row_correct) {
   ForElements(n, [&](int64_t i) {
     const LossOfRow row = SoftmaxLossRow(x + i * classes, classes, labels[i], *scale,
-                                         dx == nullptr ? nullptr : dx + i * classes);
+                                         dx == nullptr ? nullptr : dx + i * classes, smoothing);
     row_loss[i] = row.loss;
     row_correct[i] = row.correct;
   });
@@ -423,13 +405,13 @@ cudaError_t LaunchColumnSums(cudaStream_t stream, Element e, int32_t rows, int32
   return cudaGetLastError();
 }
 
-cudaError_t LaunchLoss(cudaStream_t stream, Element e, int32_t n, int32_t classes,
+cudaError_t LaunchLoss(cudaStream_t stream, Element e, int32_t n, int32_t classes, float smoothing,
                        const double* scale, const int32_t* labels, const void* x, void* dx,
                        double* row_loss, int32_t* row_correct) {
   return ForElement(e, [=](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    Launch(LossKernel<T>, Blocks(n), stream, n, classes, scale, labels, static_cast<const T*>(x),
-           static_cast<T*>(dx), row_loss, row_correct);
+    Launch(LossKernel<T>, Blocks(n), stream, n, classes, smoothing, scale, labels,
+           static_cast<const T*>(x), static_cast<T*>(dx), row_loss, row_correct);
   });
 }
 
@@ -468,7 +450,7 @@ cudaError_t LaunchConvDataGradient(cudaStream_t stream, Element e, const WindowG
 cudaError_t LaunchConvWeightGradient(cudaStream_t stream, Element e, const WindowGeometry& g,
                                      int32_t n, const void* x, const void* dy, bool rounded,
                                      void* dw) {
-  const int32_t weights = g.out_c * g.in_c * g.kernel_h * g.kernel_w;
+  const int32_t weights = g.out_c * (g.in_c / g.groups) * g.kernel_h * g.kernel_w;
   const unsigned blocks = std::min(weights, 65535);
   return ForElement(e, [=](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;

@@ -65,7 +65,7 @@ cudaError_t LaunchBiasRelu(cudaStream_t stream, Element e, int32_t rows, int32_t
 cudaError_t LaunchColumnSums(cudaStream_t stream, Element e, int32_t rows, int32_t columns,
                              const void* dy, float* parts, float* db);
 
-cudaError_t LaunchLoss(cudaStream_t stream, Element e, int32_t n, int32_t classes,
+cudaError_t LaunchLoss(cudaStream_t stream, Element e, int32_t n, int32_t classes, float smoothing,
                        const double* scale, const int32_t* labels, const void* x, void* dx,
                        double* row_loss, int32_t* row_correct);
 cudaError_t LaunchSumRows(cudaStream_t stream, int32_t n, const double* row_loss,

@@ -1,5 +1,6 @@
 #include "gpu_worker/engine/cuda/lt_matmul.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "gpu_worker/engine/cuda/cuda_status.h"
@@ -46,6 +47,11 @@ class LtMatmulImpl : public LtMatmul {
     CAPSTAN_CUDA_RETURN(
         Layout(element, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, &second_));
     CAPSTAN_CUDA_RETURN(Layout(result, p.n, p.m, &result_));
+    if (p.batch > 1) {
+      CAPSTAN_CUDA_RETURN(SetBatch(first_, p.k * p.n));
+      CAPSTAN_CUDA_RETURN(SetBatch(second_, p.m * p.k));
+      CAPSTAN_CUDA_RETURN(SetBatch(result_, p.m * p.n));
+    }
 
     cublasLtMatmulPreference_t preference = nullptr;
     CAPSTAN_CUDA_RETURN(cublasLtMatmulPreferenceCreate(&preference));
@@ -57,8 +63,8 @@ class LtMatmulImpl : public LtMatmul {
   absl::Status Run(cudaStream_t stream, const void* a, const void* b, const void* bias, void* c,
                    void* workspace) override {
     if (problem_.bias) CAPSTAN_CUDA_RETURN(SetBias(bias));
-    const float one = 1, zero = 0;
-    CAPSTAN_CUDA_RETURN(cublasLtMatmul(handle_, matmul_, &one, b, first_, a, second_, &zero, c,
+    const float one = 1, before = problem_.accumulate ? 1.0f : 0.0f;
+    CAPSTAN_CUDA_RETURN(cublasLtMatmul(handle_, matmul_, &one, b, first_, a, second_, &before, c,
                                        result_, c, result_, &algorithm_, workspace,
                                        static_cast<size_t>(workspace_bytes_), stream));
     return absl::OkStatus();
@@ -83,14 +89,34 @@ class LtMatmulImpl : public LtMatmul {
                                       static_cast<uint64_t>(columns), rows);
   }
 
+  // `elements` of a matrix, whether it is transposed or not.
+  absl::Status SetBatch(cublasLtMatrixLayout_t layout, int64_t elements) const {
+    const auto count = static_cast<int32_t>(problem_.batch);
+    CAPSTAN_CUDA_RETURN(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                         &count, sizeof count));
+    CAPSTAN_CUDA_RETURN(cublasLtMatrixLayoutSetAttribute(
+        layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &elements, sizeof elements));
+    return absl::OkStatus();
+  }
+
+  // What the first element of every matrix of an operand is a multiple of.
+  uint32_t AlignmentOf(int64_t elements, bool wide) const {
+    if (problem_.batch == 1) return kAlignment;
+    const int64_t bytes = elements * (wide ? 4 : ElementBytes(problem_.rules.precision));
+    return static_cast<uint32_t>(std::min<int64_t>(kAlignment, bytes & -bytes));
+  }
+
   absl::Status Choose(cublasLtMatmulPreference_t preference) {
     const auto workspace = static_cast<uint64_t>(workspace_bytes_);
     CAPSTAN_CUDA_RETURN(cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
-    const uint32_t alignment = kAlignment;
-    for (const cublasLtMatmulPreferenceAttributes_t attribute :
-         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    const MatmulProblem& p = problem_;
+    const uint32_t of_result = AlignmentOf(p.m * p.n, p.float_result);
+    for (const auto& [attribute, alignment] :
+         {std::pair{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, AlignmentOf(p.k * p.n, false)},
+          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, AlignmentOf(p.m * p.k, false)},
+          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, of_result},
+          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, of_result}}) {
       CAPSTAN_CUDA_RETURN(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &alignment,
                                                                sizeof alignment));
     }

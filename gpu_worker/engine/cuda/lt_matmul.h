@@ -1,4 +1,5 @@
-// Products of row-major matrices on cuBLASLt, with the bias and the Relu of a dense layer fused.
+// Products of row-major matrices on cuBLASLt, with the bias and the Relu of a dense layer fused, or
+// many products of one shape at once.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_LT_MATMUL_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_LT_MATMUL_H_
 
@@ -18,6 +19,8 @@ namespace capstan::engine::cuda {
 // float32.
 struct MatmulProblem {
   int64_t m = 1, n = 1, k = 1;
+  int64_t batch = 1;        // products, whose matrices follow each other; not with bias or relu
+  bool accumulate = false;  // c += the product; not with bias or relu
   bool transpose_a = false, transpose_b = false;
   bool bias = false;
   bool relu = false;

@@ -11,6 +11,23 @@
 
 namespace capstan::engine::cuda {
 
+// What a kOperator computes with. Tensors are those of the stage.
+struct OperatorCall {
+  int64_t n = 0;
+  bool training = false;       // false: statistics are read and nothing is random
+  std::vector<const void*> x;  // by input; null: a parameter that the kernel reads itself
+  void* y = nullptr;
+  std::vector<float*> saved;
+  std::vector<const float*> parameters;
+  const BatchHeader* header = nullptr;
+  const int64_t* ids = nullptr;
+  float* scratch = nullptr;
+  // Backward. Gradients of parameters are stored.
+  void* dy = nullptr;     // may be overwritten
+  std::vector<void*> dx;  // by input; null: not wanted
+  std::vector<float*> dparameters;
+};
+
 // Buffers lie in the device's memory. Operations run one after the other in the order of the calls,
 // except those between BeginParameters and EndParameters, which may lag (program.h says how far). A
 // failure is kept until the implementation is asked for it; later calls do nothing. `n` is the
@@ -54,10 +71,18 @@ class Operations {
   virtual void ReluForward(int64_t elements, void* x) = 0;
   virtual void ReluBackward(int64_t elements, const void* y, void* dy) = 0;
 
-  // Loss computes the rows of the loss; `dx` may be null. SumRows adds them up into the walk's
-  // result.
-  virtual void Loss(int64_t n, int32_t classes, const BatchHeader* header, const int32_t* labels,
-                    const void* x, void* dx, double* row_loss, int32_t* row_correct) = 0;
+  // kOperator, by the index of the stage.
+  virtual void OperatorForward(int stage, const OperatorCall& call) = 0;
+  virtual void OperatorBackward(int stage, const OperatorCall& call) = 0;
+  // to[i] += from[i], rounded to the elements' type.
+  virtual void AddInto(int64_t elements, const void* from, void* to) = 0;
+  virtual void Clear(int64_t elements, void* x) = 0;
+
+  // Loss computes the rows of the loss; `dx` may be null. `tokens` [n, stage.rows] is null except
+  // for a sequence. SumRows adds them up into the walk's result.
+  virtual void Loss(const Stage& stage, int64_t n, int32_t classes, const BatchHeader* header,
+                    const int32_t* labels, const float* tokens, const void* x, void* dx,
+                    double* row_loss, int32_t* row_correct) = 0;
   virtual void SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,
                        capstan_result* sums) = 0;
 
@@ -88,7 +113,7 @@ class Walk {
   // Makes the plan's copies of the weights, after the flat vector has arrived.
   void CopyWeights(Operations& ops) const;
   // `image_type` -1: the images are already in tensor 0.
-  void Forward(Operations& ops, int64_t n, int image_type) const;
+  void Forward(Operations& ops, int64_t n, int image_type, bool training) const;
   void Loss(Operations& ops, int64_t n, bool gradient) const;
   void Backward(Operations& ops, int64_t n) const;
 
@@ -113,6 +138,13 @@ class Walk {
   void* flat_gradient(int64_t offset) const { return at(memory_.gradient + offset * flat_bytes_); }
   void* copied(int64_t offset) const { return at(memory_.copies + offset * element_bytes_); }
   void LinearBackward(Operations& ops, int index, int64_t n) const;
+  OperatorCall CallOf(int index, int64_t n, bool training) const;
+  void OperatorBackward(Operations& ops, int index, int64_t n) const;
+  // Where backward of a stage writes dx, and what is done with it there.
+  void* gradient_target(const Stage& stage) const {
+    return stage.add_gradient ? at(memory_.scratch) : gradient_of(stage.x);
+  }
+  void FinishGradient(Operations& ops, const Stage& stage, int64_t n) const;
 
   const CardProgram& program_;
   const MemoryPlan& memory_;

@@ -14,7 +14,8 @@ CAPSTAN_HD bool Beats(T b, T a) {
   return b > a || (IsNan(b) && !IsNan(a));
 }
 
-// y[i] of a pooling, after a Relu of the input if `relu`. Padding does not count in a mean.
+// y[i] of a pooling, after a Relu of the input if `relu`. Padding counts in a mean only with
+// count_pads.
 template <typename T>
 CAPSTAN_HD T PoolForwardAt(const WindowGeometry& g, bool max, bool relu, const T* x, int32_t i) {
   const int32_t c = i % g.out_c, q = i / g.out_c % g.out_w;
@@ -35,6 +36,7 @@ CAPSTAN_HD T PoolForwardAt(const WindowGeometry& g, bool max, bool relu, const T
     }
   }
   if (max) return T(best);
+  if (g.count_pads) covered = g.kernel_h * g.kernel_w;
   return covered == 0 ? T(0) : T(sum / Sum<T>(covered));
 }
 
@@ -57,8 +59,10 @@ CAPSTAN_HD bool IsLargest(const WindowGeometry& g, const T* x, int32_t n, int32_
   return best_h == want_h && best_w == want_w;
 }
 
-// How many places of the image the window (p, q) covers.
+// By how much the mean of window (p, q) is divided: the places of the image that it covers, or all
+// of its places.
 CAPSTAN_HD int32_t Covered(const WindowGeometry& g, int32_t p, int32_t q) {
+  if (g.count_pads) return g.kernel_h * g.kernel_w;
   int32_t rows = 0, columns = 0;
   for (int32_t r = 0; r < g.kernel_h; ++r) {
     const int32_t h = p * g.stride_h + r * g.dilation_h - g.pad_top;

@@ -1,36 +1,72 @@
 #include "gpu_worker/engine/cuda/program.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "gpu_worker/engine/cuda/chain.h"
+#include "gpu_worker/engine/cuda/carried_out.h"
+#include "gpu_worker/engine/plan/program.h"
+#include "gpu_worker/engine/plugin/sent_graph.h"
+#include "training/ops/batch_normalization/batch_normalization.h"
+#include "training/ops/conv/conv.h"
+#include "training/ops/gemm/gemm.h"
+#include "training/ops/global_average_pool/global_average_pool.h"
+#include "training/ops/global_max_pool/global_max_pool.h"
+#include "training/ops/layer_normalization/layer_normalization.h"
+#include "training/ops/linear/linear.h"
+#include "training/ops/mat_mul/mat_mul.h"
+#include "training/ops/pool/pool.h"
+#include "training/ops/reduce/reduce.h"
+#include "training/ops/relu/relu.h"
+#include "training/ops/transpose/transpose.h"
 
 namespace capstan::engine::cuda {
 namespace {
 
+using training::Graph;
+using training::Shape;
+
 constexpr int64_t kMaxElements = std::numeric_limits<int32_t>::max();
 
-int64_t RoundUp(int64_t bytes) { return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes; }
-
-int64_t Elements(const int64_t (&shape)[3]) { return shape[0] * shape[1] * shape[2]; }
-
-// The current value of the chain.
+// How the numbers of a value lie.
 struct View {
   int tensor = 0;
+  // An image, or the image whose numbers a flat value has. Every other value: its elements, 1, 1.
   int64_t shape[3] = {1, 1, 1};
   bool channels_last = false;  // and more than one channel and one pixel
+
+  int64_t elements() const { return shape[0] * shape[1] * shape[2]; }
+  bool order_matters() const { return shape[0] > 1 && shape[1] * shape[2] > 1; }
 };
 
-bool OrderMatters(const int64_t (&shape)[3]) { return shape[0] > 1 && shape[1] * shape[2] > 1; }
+View ViewOf(const Shape& shape) {
+  View view;
+  view.shape[0] = shape.size() == 3 ? shape[0] : training::Elements(shape);
+  if (shape.size() == 3) view.shape[1] = shape[1], view.shape[2] = shape[2];
+  return view;
+}
+
+int32_t Narrow(int64_t value) { return static_cast<int32_t>(value); }
+
+void SetWindow(const training::Window& from, WindowGeometry& g) {
+  g.kernel_h = Narrow(from.kernel_shape[0]), g.kernel_w = Narrow(from.kernel_shape[1]);
+  g.stride_h = Narrow(from.strides[0]), g.stride_w = Narrow(from.strides[1]);
+  g.pad_top = Narrow(from.pads[0]), g.pad_left = Narrow(from.pads[1]);
+  g.pad_bottom = Narrow(from.pads[2]), g.pad_right = Narrow(from.pads[3]);
+  g.dilation_h = Narrow(from.dilations[0]), g.dilation_w = Narrow(from.dilations[1]);
+}
 
 class Builder {
  public:
-  Builder(std::vector<ChainOp> ops, const capstan_compile_request& request)
-      : ops_(std::move(ops)), request_(request) {}
+  Builder(const ReceivedGraph& received, const capstan_compile_request& request)
+      : graph_(received.graph),
+        offsets_(received.offsets),
+        request_(request),
+        views_(received.graph.value_count()) {}
 
   absl::StatusOr<CardProgram> Run() {
     if (request_.max_batch < 1) {
@@ -41,34 +77,33 @@ class Builder {
     if (!sizes.ok()) return sizes;
     program_.total_floats = request_.total_floats;
     AddInput();
-    for (int i = 0; i < Count(); ++i) AddOp(i);
+    for (const ProgramStep& step : MakeProgram(graph_, CardPatterns(), CardReadsParameter).steps) {
+      AddStep(step);
+    }
+    PlanGradients();
     return std::move(program_);
   }
 
  private:
-  int Count() const { return static_cast<int>(ops_.size()); }
-  const ChainOp& Op(int i) const { return ops_[i]; }
-  bool IsPool(int i) const {
-    return i < Count() &&
-           (Op(i).kind == ChainOpKind::kMaxPool || Op(i).kind == ChainOpKind::kAveragePool);
+  const std::string& OpOf(int node) const { return graph_.nodes()[node].op.name; }
+  const training::Attributes& AttributesOf(int node) const {
+    return graph_.nodes()[node].op.attributes;
   }
-  bool IsRelu(int i) const { return i < Count() && Op(i).kind == ChainOpKind::kRelu; }
 
   absl::Status CheckSizes() const {
-    for (const ChainOp& op : ops_) {
-      int64_t weight = 1;
-      if (op.kind == ChainOpKind::kConv) {
-        weight = op.y[0] * op.x[0] * op.kernel[0] * op.kernel[1];
-      } else if (op.kind == ChainOpKind::kGemm) {
-        weight = op.y[0] * Elements(op.x);
+    for (int i = 0; i < graph_.node_count(); ++i) {
+      std::vector<int64_t> sizes = {graph_.value_elements(i + 1) * request_.max_batch};
+      for (const int input : graph_.nodes()[i].inputs) {
+        sizes.push_back(graph_.value_elements(input) * request_.max_batch);
       }
-      for (const int64_t elements :
-           {Elements(op.x) * request_.max_batch, Elements(op.y) * request_.max_batch, weight}) {
-        if (elements < 1 || elements > kMaxElements) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("node ", op.name, ": a tensor of ", elements, " elements at max_batch ",
-                           request_.max_batch, ", want 1 to ", kMaxElements));
-        }
+      for (const int parameter : graph_.parameters_of(i)) {
+        sizes.push_back(graph_.parameters()[parameter].elements);
+      }
+      for (const int64_t elements : sizes) {
+        if (elements >= 1 && elements <= kMaxElements) continue;
+        return absl::InvalidArgumentError(absl::StrCat(
+            "node ", graph_.nodes()[i].name, ": a tensor of ", elements, " elements at max_batch ",
+            request_.max_batch, ", want 1 to ", kMaxElements));
       }
     }
     return absl::OkStatus();
@@ -82,294 +117,344 @@ class Builder {
   }
 
   int NewTensor(int64_t elements, bool gradient) {
-    program_.tensors.push_back({elements, gradient});
+    program_.tensors.push_back({elements, gradient, false});
     return static_cast<int>(program_.tensors.size()) - 1;
   }
 
-  void SetShape(const int64_t (&shape)[3]) { std::copy(shape, shape + 3, view_.shape); }
-
   void AddInput() {
-    const ChainOp& first = Op(0);
-    SetShape(first.x);
-    view_.tensor = NewTensor(Elements(first.x), first.input_gradient);
+    View view = ViewOf(graph_.input_shape());
+    view.tensor = NewTensor(view.elements(), false);
+    program_.tensors[view.tensor].wide = IsOnlyTokens(graph_, 0);
     // An image that is flattened at once keeps its order.
-    view_.channels_last = OrderMatters(first.x) && first.kind != ChainOpKind::kFlatten;
-    program_.image_channels = static_cast<int32_t>(first.x[0]);
-    program_.image_pixels = static_cast<int32_t>(first.x[1] * first.x[2]);
-    program_.input_nhwc = view_.channels_last;
+    const std::string& first = OpOf(graph_.readers(0).front());
+    const CardForm form = *FindCardForm(first);
+    view.channels_last = view.order_matters() && first != training::Linear::kName &&
+                         (form == CardForm::kLibrary || form == CardForm::kElements ||
+                          first == training::BatchNormalization::kName);
+    program_.image_channels = Narrow(view.shape[0]);
+    program_.image_pixels = Narrow(view.shape[1] * view.shape[2]);
+    program_.input_nhwc = view.channels_last;
+    views_[0] = view;
   }
 
-  bool OutputGradient(int i) const { return i + 1 < Count() && Op(i + 1).input_gradient; }
-
-  Stage& NewStage(StageKind kind, const ChainOp& op, int y) {
+  Stage& NewStage(StageKind kind, int node, int x, int y) {
     Stage stage;
     stage.kind = kind;
-    stage.name = op.name;
-    stage.x = view_.tensor;
+    stage.name = graph_.nodes()[node].name;
+    stage.x = x;
     stage.y = y;
-    stage.input_gradient = op.input_gradient;
+    stage.node = node;
     program_.stages.push_back(std::move(stage));
     return program_.stages.back();
   }
 
-  void SetWindow(const ChainOp& op, WindowGeometry& g) {
-    const auto narrow = [](int64_t value) { return static_cast<int32_t>(value); };
-    g.in_c = narrow(op.x[0]), g.in_h = narrow(op.x[1]), g.in_w = narrow(op.x[2]);
-    g.out_c = narrow(op.y[0]), g.out_h = narrow(op.y[1]), g.out_w = narrow(op.y[2]);
-    g.kernel_h = narrow(op.kernel[0]), g.kernel_w = narrow(op.kernel[1]);
-    g.stride_h = narrow(op.strides[0]), g.stride_w = narrow(op.strides[1]);
-    g.pad_top = narrow(op.pads[0]), g.pad_left = narrow(op.pads[1]);
-    g.pad_bottom = narrow(op.pads[2]), g.pad_right = narrow(op.pads[3]);
-    g.dilation_h = narrow(op.dilations[0]), g.dilation_w = narrow(op.dilations[1]);
+  // The output of `node` as a new tensor.
+  View& NewOutput(int node, bool channels_last) {
+    const int value = graph_.output_of(node);
+    View& view = views_[value] = ViewOf(graph_.value_shape(value));
+    view.tensor = NewTensor(view.elements(), graph_.needs_gradient(value));
+    view.channels_last = channels_last && view.order_matters();
+    return view;
   }
 
-  void AddPool(int i) {
-    const ChainOp& op = Op(i);
-    const int y = NewTensor(Elements(op.y), OutputGradient(i));
-    Stage& stage = NewStage(
-        op.kind == ChainOpKind::kMaxPool ? StageKind::kMaxPool : StageKind::kAveragePool, op, y);
-    SetWindow(op, stage.window);
-    stage.relu = relu_waits_;
-    relu_waits_ = false;
-    view_.tensor = y;
-    SetShape(op.y);
-    view_.channels_last = OrderMatters(op.y);
-  }
-
-  // Convolution or dense layer, with the next Relu unless a pooling takes that.
-  void AddLinear(int i, bool dense) {
-    const ChainOp& op = Op(i);
-    const bool relu = IsRelu(i + 1) && !IsPool(i + 2);
-    const int y = NewTensor(Elements(op.y), OutputGradient(i));
-    Stage& stage = NewStage(dense ? StageKind::kDense : StageKind::kConv, op, y);
-    stage.relu = relu;
-    stage.weight = op.weight_offset;
-    stage.bias = op.bias_offset;
-    stage.weight_rows = static_cast<int32_t>(op.y[0]);
-    if (dense) {
-      stage.window.in_c = static_cast<int32_t>(Elements(op.x));
-      stage.window.out_c = static_cast<int32_t>(op.y[0]);
-      stage.weight_channels = stage.window.in_c;
-      if (view_.channels_last) {
-        stage.weight_channels = static_cast<int32_t>(view_.shape[0]);
-        stage.weight_pixels = static_cast<int32_t>(view_.shape[1] * view_.shape[2]);
-      }
-    } else {
-      SetWindow(op, stage.window);
-      stage.weight_channels = stage.window.in_c;
-      stage.weight_pixels = stage.window.kernel_h * stage.window.kernel_w;
+  // `value` for `node`, in the wanted order. Each tensor is turned once.
+  View InOrder(int value, bool channels_last, int node) {
+    View view = views_[value];
+    if (!view.order_matters() || view.channels_last == channels_last) return view;
+    const auto [turned, added] =
+        turned_.try_emplace({view.tensor, view.shape[0], view.shape[1] * view.shape[2]}, -1);
+    if (added) {
+      const Tensor from = program_.tensors[view.tensor];
+      turned->second = NewTensor(from.elements, from.gradient);
+      program_.tensors[turned->second].wide = from.wide;
+      Stage& stage = NewStage(StageKind::kPermute, node, view.tensor, turned->second);
+      stage.to_channels_last = channels_last;
+      stage.input_gradient = from.gradient;
+      SetInput(view, stage.window);
     }
+    view.tensor = turned->second;
+    view.channels_last = channels_last;
+    return view;
+  }
+
+  static void SetInput(const View& view, WindowGeometry& g) {
+    g.in_c = Narrow(view.shape[0]), g.in_h = Narrow(view.shape[1]), g.in_w = Narrow(view.shape[2]);
+  }
+  static void SetOutput(const View& view, WindowGeometry& g) {
+    g.out_c = Narrow(view.shape[0]);
+    g.out_h = Narrow(view.shape[1]), g.out_w = Narrow(view.shape[2]);
+  }
+
+  void AddPool(const ProgramStep& step, bool max) {
+    const int node = step.last;
+    const View x = InOrder(step.inputs[0], /*channels_last=*/true, node);
+    const View y = NewOutput(node, true);
+    Stage& stage =
+        NewStage(max ? StageKind::kMaxPool : StageKind::kAveragePool, node, x.tensor, y.tensor);
+    stage.input_gradient = graph_.needs_gradient(step.inputs[0]);
+    stage.relu = step.first < step.last;
+    WindowGeometry& g = stage.window;
+    SetInput(x, g);
+    SetOutput(y, g);
+    if (AttributesOf(node).Has("kernel_shape")) {
+      SetWindow(training::ReadWindow(AttributesOf(node)), g);
+      g.count_pads = !max && training::AveragePool::Read(AttributesOf(node)).count_include_pad;
+    } else {  // over the whole image
+      g.kernel_h = g.stride_h = g.in_h, g.kernel_w = g.stride_w = g.in_w;
+    }
+  }
+
+  int64_t OffsetOf(int node, const char* suffix) const {
+    const int parameter = graph_.parameter_of(node, suffix);
+    return parameter < 0 ? -1 : offsets_[parameter];
+  }
+
+  // Weights, bias, and their copies.
+  void SetParameters(int node, Stage& stage) {
+    stage.weight = OffsetOf(node, "weight");
+    stage.bias = OffsetOf(node, "bias");
     const bool half = request_.precision == CAPSTAN_PRECISION_BF16 ||
                       request_.precision == CAPSTAN_PRECISION_FP16;
     if (stage.permuted() || half) stage.copy = NewCopy(stage.weight_elements());
     if (stage.bias >= 0 && half) stage.bias_copy = NewCopy(stage.weight_rows);
-    stage.rounded_gradient = half && !dense;
+    stage.rounded_gradient = half && stage.kind == StageKind::kConv;
     if (stage.permuted() || stage.rounded_gradient) {
       program_.largest_gradient = std::max(program_.largest_gradient, stage.weight_elements());
     }
     if (stage.bias >= 0) program_.widest_bias = std::max(program_.widest_bias, stage.weight_rows);
-    view_.tensor = y;
-    SetShape(op.y);
-    view_.channels_last = OrderMatters(op.y);
-    relu_done_ = relu;
   }
 
-  void AddRelu(int i) {
-    if (relu_done_) {
-      relu_done_ = false;
-    } else if (IsPool(i + 1)) {
-      relu_waits_ = true;
+  void AddConv(const ProgramStep& step) {
+    const int node = step.first;
+    const View x = InOrder(step.inputs[0], /*channels_last=*/true, node);
+    const View y = NewOutput(step.last, true);
+    Stage& stage = NewStage(StageKind::kConv, node, x.tensor, y.tensor);
+    stage.input_gradient = graph_.needs_gradient(step.inputs[0]);
+    stage.relu = step.first < step.last;
+    const training::Conv conv = training::Conv::Read(AttributesOf(node));
+    SetWindow(conv.window, stage.window);
+    SetInput(x, stage.window);
+    SetOutput(y, stage.window);
+    stage.window.groups = Narrow(conv.group);
+    stage.weight_rows = stage.window.out_c;
+    stage.weight_channels = stage.window.in_c / stage.window.groups;
+    stage.weight_pixels = stage.window.kernel_h * stage.window.kernel_w;
+    SetParameters(node, stage);
+  }
+
+  // Gemm takes a flattened image as it lies, Linear vectors of `features`.
+  void AddDense(const ProgramStep& step, bool gemm) {
+    const int node = step.first;
+    const View x =
+        gemm ? views_[step.inputs[0]] : InOrder(step.inputs[0], /*channels_last=*/false, node);
+    const int64_t features = gemm ? x.elements() : graph_.value_shape(step.inputs[0]).back();
+    const View y = NewOutput(step.last, false);
+    Stage& stage = NewStage(StageKind::kDense, node, x.tensor, y.tensor);
+    stage.input_gradient = graph_.needs_gradient(step.inputs[0]);
+    stage.relu = step.first < step.last;
+    stage.rows = Narrow(x.elements() / features);
+    stage.window.in_c = Narrow(features);
+    stage.window.out_c = Narrow(graph_.value_shape(graph_.output_of(node)).back());
+    stage.weight_rows = stage.window.out_c;
+    stage.weight_channels = stage.window.in_c;
+    if (gemm && x.channels_last) {
+      stage.weight_channels = Narrow(x.shape[0]);
+      stage.weight_pixels = Narrow(x.shape[1] * x.shape[2]);
+    }
+    SetParameters(node, stage);
+  }
+
+  // Whether a Relu may write over `value`: no other stage reads it, now or later. A backward that
+  // reads what it made must not find it changed, except where it only asks for the sign.
+  bool MayOverwrite(int value) const {
+    while (true) {
+      if (graph_.readers(value).size() != 1) return false;
+      if (value == 0 || graph_.def(value - 1).in_place != training::InPlace::kView) break;
+      value = graph_.nodes()[value - 1].inputs[0];
+    }
+    return value == 0 || !graph_.def(value - 1).reads.y || OpOf(value - 1) == training::Relu::kName;
+  }
+
+  void AddRelu(const ProgramStep& step) {
+    const int input = step.inputs[0];
+    if (!MayOverwrite(input)) return AddOperator(step);
+    const View view = views_[graph_.output_of(step.first)] = views_[input];
+    NewStage(StageKind::kRelu, step.first, view.tensor, view.tensor).input_gradient =
+        graph_.needs_gradient(input);
+  }
+
+  // Reshape and the like need the canonical order, except where a dense layer takes the image.
+  void AddView(const ProgramStep& step) {
+    const int input = step.inputs[0], output = step.output;
+    const std::vector<int>& readers = graph_.readers(output);
+    const bool to_dense = std::all_of(readers.begin(), readers.end(), [this](int node) {
+      return OpOf(node) == training::Gemm::kName || OpOf(node) == training::Relu::kName ||
+             graph_.def(node).loss;
+    });
+    View view = views_[input];
+    if (!to_dense || graph_.value_shape(output).size() != 1) {
+      const int tensor = InOrder(input, /*channels_last=*/false, step.first).tensor;
+      view = ViewOf(graph_.value_shape(output));
+      view.tensor = tensor;
+    }
+    views_[output] = view;
+  }
+
+  void AddLoss(const ProgramStep& step) {
+    const View x = InOrder(step.inputs[0], /*channels_last=*/false, step.first);
+    program_.classes = Narrow(graph_.num_classes());
+    StageInput tokens;
+    if (step.inputs.size() > 1) {
+      tokens.tensor = InOrder(step.inputs[1], /*channels_last=*/false, step.first).tensor;
+    }
+    Stage& stage = NewStage(StageKind::kLoss, step.first, x.tensor, x.tensor);
+    stage.rows = Narrow(x.elements() / program_.classes);
+    stage.input_gradient = graph_.needs_gradient(step.inputs[0]);
+    if (step.inputs.size() > 1) {
+      tokens.gradient = graph_.needs_gradient(step.inputs[1]);
+      stage.inputs.push_back(tokens);
     } else {
-      NewStage(StageKind::kRelu, Op(i), view_.tensor);
+      stage.label_smoothing = static_cast<float>(AttributesOf(step.first).Float("label_smoothing"));
     }
   }
 
-  void AddLoss(int i) {
-    const ChainOp& op = Op(i);
-    if (view_.channels_last) {
-      const int y = NewTensor(Elements(op.x), op.input_gradient);
-      Stage& stage = NewStage(StageKind::kPermute, op, y);
-      stage.window.in_c = static_cast<int32_t>(view_.shape[0]);
-      stage.window.in_h = static_cast<int32_t>(view_.shape[1]);
-      stage.window.in_w = static_cast<int32_t>(view_.shape[2]);
-      view_.tensor = y;
+  // The order in which an operator's output lies.
+  bool OutputChannelsLast(CardForm form, const ProgramStep& step,
+                          const std::vector<View>& x) const {
+    const std::string& op = OpOf(step.first);
+    if (form != CardForm::kStrides || x.empty() || op == training::Transpose::kName ||
+        op == training::MatMul::kName || op == training::ReduceMean::kName ||
+        op == training::ReduceSum::kName) {
+      return false;
     }
-    program_.classes = static_cast<int32_t>(Elements(op.x));
-    NewStage(StageKind::kLoss, op, view_.tensor);
+    return std::any_of(x.begin(), x.end(), [](const View& view) { return view.channels_last; });
   }
 
-  void AddOp(int i) {
-    switch (Op(i).kind) {
-      case ChainOpKind::kConv:
-        AddLinear(i, /*dense=*/false);
-        break;
-      case ChainOpKind::kGemm:
-        AddLinear(i, /*dense=*/true);
-        break;
-      case ChainOpKind::kMaxPool:
-      case ChainOpKind::kAveragePool:
-        AddPool(i);
-        break;
-      case ChainOpKind::kRelu:
-        AddRelu(i);
-        break;
-      case ChainOpKind::kFlatten:
-        break;  // the view keeps the image's shape, which gives the order of the features
-      case ChainOpKind::kLoss:
-        AddLoss(i);
-        break;
+  void AddOperator(const ProgramStep& step) {
+    const int node = step.first;
+    const CardForm form = *FindCardForm(OpOf(node));
+    std::vector<StageInput> inputs;
+    std::vector<View> views;
+    std::vector<int64_t> parameters;
+    for (size_t k = 0; k < step.inputs.size(); ++k) {
+      StageInput& input = inputs.emplace_back();
+      if (step.parameters[k] >= 0) {
+        parameters.push_back(OffsetOf(step.parameters[k], "weight"));
+        continue;
+      }
+      const int value = step.inputs[k];
+      const bool as_it_lies = form == CardForm::kElements ||
+                              (form == CardForm::kStrides && graph_.value_shape(value).size() == 3);
+      // What is added to a normalisation lies as its input does.
+      const bool added = step.first < step.last && k > 0;
+      const View view = added        ? InOrder(value, views[0].channels_last, node)
+                        : as_it_lies ? views_[value]
+                                     : InOrder(value, /*channels_last=*/false, node);
+      input.read = !added;
+      views.push_back(view);
+      input.tensor = view.tensor;
+      input.channels_last = view.channels_last;
+      input.gradient = graph_.needs_gradient(value);
+    }
+    for (const int parameter : graph_.parameters_of(node)) {
+      parameters.push_back(offsets_[parameter]);
+    }
+    View& y = NewOutput(step.last, OutputChannelsLast(form, step, views));
+    if (form == CardForm::kElements) {
+      const int tensor = y.tensor;
+      y = views[0];
+      y.tensor = tensor;
+    }
+    Stage& stage = NewStage(StageKind::kOperator, node, y.tensor, y.tensor);
+    stage.channels_last = y.channels_last;
+    if (!views.empty()) {
+      stage.x = views[0].tensor;
+      SetInput(views[0], stage.window);
+    }
+    stage.inputs = std::move(inputs);
+    stage.parameters = std::move(parameters);
+    stage.backward = step.backward;
+    stage.reads_x = step.backward && graph_.def(node).reads.x;
+    stage.relu = step.first < step.last;
+    stage.reads_y = step.backward && (stage.relu || graph_.def(node).reads.y);
+    SetOperatorMemory(node, stage);
+    program_.draws = program_.draws || graph_.def(node).random;
+  }
+
+  // What the kernels of ops/norm_kernels.h leave for backward and need besides.
+  void SetOperatorMemory(int node, Stage& stage) const {
+    const Shape& shape = graph_.value_shape(graph_.output_of(node));
+    if (OpOf(node) == training::BatchNormalization::kName) {
+      stage.saved.assign(3, {0, shape[0]});  // mean, scale, unbiased variance
+      stage.scratch_floats = 2 * int64_t{kSumParts} * shape[0];
+    } else if (OpOf(node) == training::LayerNormalization::kName) {
+      const int64_t size = graph_.parameters()[graph_.parameters_of(node)[0]].elements;
+      stage.saved.assign(2, {training::Elements(shape) / size, 0});  // mean, scale
+      stage.scratch_floats = 2 * int64_t{kSumParts} * size;
     }
   }
 
-  const std::vector<ChainOp> ops_;
+  void AddStep(const ProgramStep& step) {
+    const std::string& op = OpOf(step.first);
+    const std::string& last = OpOf(step.last);
+    if (op == training::Conv::kName) {
+      AddConv(step);
+    } else if (op == training::Gemm::kName || op == training::Linear::kName) {
+      AddDense(step, op == training::Gemm::kName);
+    } else if (last == training::MaxPool::kName || last == training::GlobalMaxPool::kName) {
+      AddPool(step, /*max=*/true);
+    } else if (last == training::AveragePool::kName || last == training::GlobalAveragePool::kName) {
+      AddPool(step, /*max=*/false);
+    } else if (op == training::Relu::kName) {
+      AddRelu(step);
+    } else if (graph_.def(step.first).loss) {
+      AddLoss(step);
+    } else if (*FindCardForm(op) == CardForm::kView) {
+      AddView(step);
+    } else {
+      AddOperator(step);
+    }
+  }
+
+  // Backward runs the stages in falling order: the first that gives a gradient by a tensor stores
+  // it, and the others add.
+  void PlanGradients() {
+    std::vector<bool> stored(program_.tensors.size(), false);
+    for (int s = static_cast<int>(program_.stages.size()) - 1; s >= 0; --s) {
+      Stage& stage = program_.stages[s];
+      for (StageInput& input : stage.inputs) {
+        if (input.gradient) {
+          input.add = stored[input.tensor];
+          stored[input.tensor] = true;
+        }
+      }
+      if (stage.kind == StageKind::kOperator || stage.kind == StageKind::kRelu) continue;
+      if (!stage.input_gradient) continue;
+      stage.add_gradient = stored[stage.x];
+      stored[stage.x] = true;
+    }
+  }
+
+  const Graph& graph_;
+  const std::vector<int64_t>& offsets_;
   const capstan_compile_request& request_;
   CardProgram program_;
-  View view_;
-  bool relu_done_ = false;   // the previous stage includes the next Relu
-  bool relu_waits_ = false;  // the next pooling includes the Relu before it
+  std::vector<View> views_;                       // by value
+  std::map<std::array<int64_t, 3>, int> turned_;  // by tensor, channels and pixels
 };
-
-std::string Size(int64_t bytes) {
-  const double mib = static_cast<double>(bytes) / (1 << 20);
-  return mib < 1024 ? absl::StrFormat("%.1f MiB", mib) : absl::StrFormat("%.2f GiB", mib / 1024);
-}
-
-// The time at which gradients by the parameters of stage s are complete.
-int ParametersDone(const CardProgram& program, int s) {
-  const int last = static_cast<int>(program.stages.size()) - 1;
-  int further = 0;
-  for (int t = s - 1; t >= 0; --t) {
-    const StageKind kind = program.stages[t].kind;
-    if (kind != StageKind::kConv && kind != StageKind::kDense) continue;
-    if (++further == kParameterLag) return 2 * last - t;
-  }
-  return 2 * last;
-}
 
 }  // namespace
 
 absl::StatusOr<CardProgram> MakeCardProgram(const capstan_compile_request& request) {
-  const absl::StatusOr<ReceivedGraph> received = ReceiveGraph(request);
+  absl::StatusOr<ReceivedGraph> received = ReceiveGraph(request);
   if (!received.ok()) return received.status();
-  const absl::Status chain = CheckChain(received->graph, "GPU devices");
-  if (!chain.ok()) return chain;
-  return Builder(ChainOf(*received), request).Run();
-}
-
-int64_t PlaceBuffers(std::vector<CardBuffer>& buffers) {
-  std::vector<CardBuffer*> order;
-  for (CardBuffer& buffer : buffers) order.push_back(&buffer);
-  std::stable_sort(order.begin(), order.end(),
-                   [](const CardBuffer* a, const CardBuffer* b) { return a->bytes > b->bytes; });
-  std::vector<const CardBuffer*> placed;  // by offset
-  int64_t total = 0;
-  for (CardBuffer* const buffer : order) {
-    const int64_t bytes = RoundUp(buffer->bytes);
-    int64_t offset = 0;
-    for (const CardBuffer* const other : placed) {
-      if (other->last < buffer->first || other->first > buffer->last) continue;
-      if (offset + bytes <= other->offset) break;
-      offset = std::max(offset, other->offset + RoundUp(other->bytes));
-    }
-    buffer->offset = offset;
-    total = std::max(total, offset + bytes);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), buffer,
-                                   [](const CardBuffer* a, const CardBuffer* b) {
-                                     return a->offset < b->offset;
-                                   }),
-                  buffer);
+  const absl::Status carried = CheckCarriedOut(received->graph, request.precision, "GPU devices");
+  if (!carried.ok()) return carried;
+  absl::StatusOr<CardProgram> program = Builder(*received, request).Run();
+  if (program.ok()) {
+    program->graph = std::make_shared<const Graph>(std::move(received->graph));
   }
-  return total;
-}
-
-// Time runs forward over the stages, 0 to last, and back. Stage s runs again at 2 * last - s.
-MemoryPlan PlanMemory(const CardProgram& program, const MemoryOptions& options) {
-  const int last = static_cast<int>(program.stages.size()) - 1;
-  const int tensor_count = static_cast<int>(program.tensors.size());
-  std::vector<CardBuffer> values(tensor_count, {0, 2 * last, 0, 0}), gradients = values;
-  const auto live = [](CardBuffer& buffer, int time) {
-    buffer.first = std::min(buffer.first, time);
-    buffer.last = std::max(buffer.last, time);
-  };
-  values[0].first = 0;
-  for (int s = 0; s <= last; ++s) {
-    const Stage& stage = program.stages[s];
-    const int backward = 2 * last - s;
-    live(values[stage.x], s);
-    live(values[stage.y], s);
-    live(gradients[stage.y], backward);
-    if (stage.input_gradient) live(gradients[stage.x], backward);
-    const bool linear = stage.kind == StageKind::kConv || stage.kind == StageKind::kDense;
-    const bool reads_x =
-        linear || (stage.input_gradient &&
-                   (stage.kind == StageKind::kMaxPool || stage.kind == StageKind::kAveragePool ||
-                    stage.kind == StageKind::kRelu));
-    if (reads_x) live(values[stage.x], backward);
-    if (linear && stage.relu) live(values[stage.y], backward);
-    if (linear) {
-      const int lag = ParametersDone(program, s);
-      live(values[stage.x], lag);
-      live(gradients[stage.y], lag);
-    }
-  }
-
-  std::vector<CardBuffer> all;
-  for (int t = 0; t < tensor_count; ++t) {
-    const int64_t bytes = program.tensors[t].elements * options.max_batch * options.element_bytes;
-    values[t].bytes = bytes;
-    gradients[t].bytes = program.tensors[t].gradient ? bytes : 0;
-    all.push_back(values[t]);
-    all.push_back(gradients[t]);
-  }
-  MemoryPlan plan;
-  int64_t end = PlaceBuffers(all);
-  for (int t = 0; t < tensor_count; ++t) {
-    plan.values.push_back(all[2 * t].offset);
-    plan.gradients.push_back(program.tensors[t].gradient ? all[2 * t + 1].offset : -1);
-  }
-  const auto take = [&end](int64_t bytes) {
-    const int64_t offset = end;
-    end += RoundUp(bytes);
-    return offset;
-  };
-  const int64_t n = options.max_batch, flat = options.flat_bytes;
-  plan.header = take(static_cast<int64_t>(sizeof(BatchHeader)) + n * 4);
-  plan.images = take(program.tensors[0].elements * n * static_cast<int64_t>(sizeof(float)));
-  plan.row_loss = take(n * 8);
-  plan.row_correct = take(n * 4);
-  plan.parts = take(int64_t{kSumParts} * program.widest_bias * flat);
-  plan.stage_gradient = take(program.largest_gradient * flat);
-  plan.workspace = take(options.workspace_bytes);
-  plan.parameter_workspace = take(options.workspace_bytes);
-  plan.arena_bytes = end;
-  plan.weights = take(program.total_floats * flat);
-  plan.copies = take(program.copied_elements * options.element_bytes);
-  plan.weight_bytes = end - plan.arena_bytes;
-  plan.gradient = take(program.total_floats * flat);
-  plan.gradient_bytes = end - plan.arena_bytes - plan.weight_bytes;
-  return plan;
-}
-
-int64_t LargestBatchWithin(const CardProgram& program, MemoryOptions options, int64_t bytes) {
-  int64_t fits = 0, too_many = options.max_batch + 1;
-  while (too_many - fits > 1) {
-    options.max_batch = fits + (too_many - fits) / 2;
-    (PlanMemory(program, options).total_bytes() <= bytes ? fits : too_many) = options.max_batch;
-  }
-  return fits;
-}
-
-std::string OutOfMemoryText(const CardProgram& program, const MemoryOptions& options,
-                            int64_t free_bytes, int64_t whole_bytes) {
-  const int64_t fits = LargestBatchWithin(program, options, free_bytes);
-  return absl::StrCat(
-      "out of GPU memory: a plan for ", options.max_batch, " samples needs ",
-      Size(PlanMemory(program, options).total_bytes()), ", ", Size(free_bytes), " of ",
-      Size(whole_bytes), " are free; ",
-      fits > 0
-          ? absl::StrCat("up to ", fits,
-                         " samples would fit: use a smaller batch, more lanes or more GPUs")
-          : std::string("not even one sample would fit: free the card or use a smaller model"));
+  return program;
 }
 
 }  // namespace capstan::engine::cuda

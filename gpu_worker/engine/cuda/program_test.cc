@@ -14,6 +14,11 @@
 #include "gtest/gtest.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
+#include "training/ops/flatten/flatten.h"
+#include "training/ops/gather/gather.h"
+#include "training/ops/gemm/gemm.h"
+#include "training/ops/parameter/parameter.h"
+#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace capstan::engine::cuda {
 namespace {
@@ -24,7 +29,9 @@ using ::testing::HasSubstr;
 // A model as a compile request.
 struct Request {
   explicit Request(const char* model, int64_t max_batch = 128)
-      : graph(*training::MakeModel(model, 10, {1, 28, 28})),
+      : Request(*training::MakeModel(model, 10, {1, 28, 28}), max_batch) {}
+  explicit Request(training::Graph of, int64_t max_batch = 128)
+      : graph(std::move(of)),
         layout(*training::FlatLayout::Create(training::TensorSpecs(graph))),
         sent(*SentGraph::Of(graph, layout)) {
     sent.Describe(request);
@@ -83,10 +90,22 @@ TEST(ProgramTest, SixteenBitsHaveCopiesOfAllWeightsAndHalfTheActivations) {
 }
 
 TEST(ProgramTest, RefusesByName) {
-  const absl::Status residual = MakeCardProgram(Request("resnet18_v1").request).status();
-  EXPECT_EQ(residual.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_EQ(residual.message(),
-            "node bn1 (BatchNormalization): this operator is not carried out by GPU devices");
+  // Tokens that a layer makes would be rounded to 16 bits.
+  const training::Graph embedded =
+      *training::Graph::Build("embedded", {3},
+                              {{"tokens", training::Gemm{4}, {0}},
+                               {"table", training::ParameterNode{{5, 2}, "initializer"}, {}},
+                               {"embed", training::Gather(), {2, 1}},
+                               {"flat", training::Flatten(), {3}},
+                               {"loss", training::SoftmaxCrossEntropyLoss(), {4}}});
+  Request tokens(embedded);
+  EXPECT_TRUE(MakeCardProgram(tokens.request).ok());
+  tokens.request.precision = CAPSTAN_PRECISION_BF16;
+  const absl::Status rounded = MakeCardProgram(tokens.request).status();
+  EXPECT_EQ(rounded.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(rounded.message(),
+            "node embed (Gather): a token that is not the network's input, in 16 bits, is not "
+            "carried out by GPU devices");
   Request lenet("lenet");
   lenet.request.max_batch = int64_t{1} << 24;
   EXPECT_EQ(MakeCardProgram(lenet.request).status().code(), absl::StatusCode::kInvalidArgument);

@@ -36,22 +36,16 @@ absl::Status CheckPrecision(int32_t precision) {
 }
 
 std::vector<ReadBack> PlanReadBack(const CardProgram& program) {
-  const auto is_linear = [](const Stage& stage) {
-    return stage.kind == StageKind::kConv || stage.kind == StageKind::kDense;
-  };
   int first = -1;  // the last stage of backward that writes parameters
   for (int s = static_cast<int>(program.stages.size()) - 1; s >= 0; --s) {
-    if (is_linear(program.stages[s])) first = s;
+    if (program.stages[s].has_parameters()) first = s;
   }
   if (first < 0) return {};
   for (int s = static_cast<int>(program.stages.size()) - 1; s > first; --s) {
-    if (!is_linear(program.stages[s])) continue;
+    if (!program.stages[s].has_parameters()) continue;
     int64_t ready = program.total_floats;
     for (int before = 0; before < s; ++before) {
-      const Stage& stage = program.stages[before];
-      if (!is_linear(stage)) continue;
-      ready = std::min(ready, stage.weight);
-      if (stage.bias >= 0) ready = std::min(ready, stage.bias);
+      ready = std::min(ready, program.stages[before].first_parameter());
     }
     if (2 * ready >= program.total_floats) {
       return {{s, 0, ready}, {first, ready, program.total_floats}};

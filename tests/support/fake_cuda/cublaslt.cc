@@ -50,6 +50,8 @@ struct Handle {
 struct Layout {
   cudaDataType type = CUDA_R_32F;
   int64_t rows = 0, columns = 0, ld = 0;
+  int32_t batch = 1;   // matrices
+  int64_t offset = 0;  // elements from one to the next
 
   bool operator==(const Layout&) const = default;
 };
@@ -164,7 +166,8 @@ std::string Shape(const Layout& layout) {
 }
 // Bytes from the first element to the end of the last.
 int64_t Span(const Layout& layout) {
-  return ((layout.columns - 1) * layout.ld + layout.rows) * BytesOf(layout.type);
+  return ((layout.batch - 1) * layout.offset + (layout.columns - 1) * layout.ld + layout.rows) *
+         BytesOf(layout.type);
 }
 
 // Everything that the arithmetic needs. Copied, because the descriptors may be gone when it runs.
@@ -210,6 +213,15 @@ cublasStatus_t Fit(const Description* description, const Layout* a, const Layout
       })) {
     return NotSupported("a matrix has more than 2^31 - 1 rows, columns or elements between them");
   }
+  if (std::any_of(all.begin(), all.end(), [&](const Layout* l) { return l->batch != d->batch; })) {
+    return Invalid("the operands have different numbers of matrices");
+  }
+  if (d->batch > 1 && d->offset < (d->columns - 1) * d->ld + d->rows) {
+    return Invalid("the matrices of D overlap");
+  }
+  if (d->batch > 1 && description->epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
+    return NotSupported("an epilogue of many matrices");
+  }
   if (a->type != b->type) return NotSupported("A and B have different types");
   if (description->compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a->type != CUDA_R_32F) {
     return NotSupported("32F_FAST_TF32 multiplies float32 alone");
@@ -235,8 +247,8 @@ uint64_t Fingerprint(const Product& product) {
     add(value);
   }
   for (const Layout& layout : {product.a, product.b, product.c, product.d}) {
-    for (const int64_t value :
-         {static_cast<int64_t>(layout.type), layout.rows, layout.columns, layout.ld}) {
+    for (const int64_t value : {static_cast<int64_t>(layout.type), layout.rows, layout.columns,
+                                layout.ld, int64_t{layout.batch}, layout.offset}) {
       add(value);
     }
   }
@@ -255,14 +267,18 @@ struct Operand {
   const void* data;
   size_t bytes;
   size_t alignment;
+  size_t step = 0;  // bytes from one matrix to the next
 };
 
 cublasStatus_t CheckMemory(const Product& product, const Algorithm& algorithm, int device) {
   const Description& description = product.description;
   const auto span = [](const Layout& layout) { return static_cast<size_t>(Span(layout)); };
+  const auto step = [](const Layout& layout) {
+    return static_cast<size_t>(layout.offset * BytesOf(layout.type));
+  };
   std::vector<Operand> reads = {
-      {"A", product.a_data, span(product.a), algorithm.alignments[0]},
-      {"B", product.b_data, span(product.b), algorithm.alignments[1]},
+      {"A", product.a_data, span(product.a), algorithm.alignments[0], step(product.a)},
+      {"B", product.b_data, span(product.b), algorithm.alignments[1], step(product.b)},
   };
   // With a beta of 0, C is not read and may be anything.
   if (product.beta != 0) {
@@ -273,7 +289,8 @@ cublasStatus_t CheckMemory(const Product& product, const Algorithm& algorithm, i
     reads.push_back({"the bias", description.bias, bytes, algorithm.bias_alignment});
   }
   std::vector<Operand> all = reads;
-  const Operand result = {"D", product.d_data, span(product.d), algorithm.alignments[3]};
+  const Operand result = {"D", product.d_data, span(product.d), algorithm.alignments[3],
+                          step(product.d)};
   const Operand scratch = {"the workspace", product.workspace, product.workspace_bytes,
                            kWorkspaceAlignment};
   all.push_back(result);
@@ -281,7 +298,7 @@ cublasStatus_t CheckMemory(const Product& product, const Algorithm& algorithm, i
   for (const Operand& operand : all) {
     const std::string name = operand.name;
     if (operand.data == nullptr) return Invalid(name + " is null");
-    if (AlignmentOf(operand.data) < operand.alignment) {
+    if (AlignmentOf(operand.data) < operand.alignment || operand.step % operand.alignment != 0) {
       return Invalid(name + " does not begin at a multiple of " +
                      std::to_string(operand.alignment) + " bytes, as the algorithm was promised");
     }
@@ -387,8 +404,7 @@ float Finish(const Product& product, int64_t row, int64_t column, float sum) {
   return v < 0 ? 0 : v;
 }
 
-void Multiply(const Product& product) {
-  if (product.workspace_bytes > 0) std::memset(product.workspace, 0xa5, product.workspace_bytes);
+void MultiplyOne(const Product& product) {
   const Factor a(product, product.a, product.description.transpose_a, product.a_data);
   const Factor b(product, product.b, product.description.transpose_b, product.b_data);
   const int64_t k = product.k;
@@ -418,6 +434,21 @@ void Multiply(const Product& product) {
                 top + i + j * product.d.ld);
       }
     }
+  }
+}
+
+void Multiply(const Product& all) {
+  if (all.workspace_bytes > 0) std::memset(all.workspace, 0xa5, all.workspace_bytes);
+  for (int64_t i = 0; i < all.d.batch; ++i) {
+    const auto further = [i](const Layout& layout) {
+      return i * layout.offset * BytesOf(layout.type);
+    };
+    Product one = all;
+    one.a_data = static_cast<const char*>(all.a_data) + further(all.a);
+    one.b_data = static_cast<const char*>(all.b_data) + further(all.b);
+    one.c_data = static_cast<const char*>(all.c_data) + further(all.c);
+    one.d_data = static_cast<char*>(all.d_data) + further(all.d);
+    MultiplyOne(one);
   }
 }
 
@@ -498,7 +529,29 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDa
     return Invalid("columns of " + std::to_string(rows) + " elements begin " + std::to_string(ld) +
                    " apart");
   }
-  All<Layout>().Add({type, static_cast<int64_t>(rows), static_cast<int64_t>(columns), ld}, layout);
+  All<Layout>().Add({.type = type,
+                     .rows = static_cast<int64_t>(rows),
+                     .columns = static_cast<int64_t>(columns),
+                     .ld = ld},
+                    layout);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t handle,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void* value, size_t bytes) {
+  Layout* const layout = All<Layout>().Find(handle);
+  if (layout == nullptr) return Invalid("cublasLtMatrixLayoutSetAttribute: no such layout");
+  Layout next = *layout;
+  const cublasStatus_t status =
+      attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT
+          ? Store(value, bytes, "BATCH_COUNT", &next.batch)
+      : attribute == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET
+          ? Store(value, bytes, "STRIDED_BATCH_OFFSET", &next.offset)
+          : NotSupported("attribute " + std::to_string(attribute) + " of a matrix layout");
+  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  if (next.batch < 1 || next.offset < 0) return Invalid("matrices that do not follow each other");
+  *layout = next;
   return CUBLAS_STATUS_SUCCESS;
 }
 

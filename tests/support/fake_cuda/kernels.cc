@@ -5,8 +5,11 @@
 #include "tests/support/fake_cuda/fake_cuda.h"
 
 // They are sources for nvcc, but without it they are valid C++.
-#include "gpu_worker/engine/cuda/kernels.cu"         // NOLINT(bugprone-suspicious-include)
-#include "gpu_worker/engine/cuda/update_kernels.cu"  // NOLINT(bugprone-suspicious-include)
+#include "gpu_worker/engine/cuda/kernels.cu"            // NOLINT(bugprone-suspicious-include)
+#include "gpu_worker/engine/cuda/ops/index_kernels.cu"  // NOLINT(bugprone-suspicious-include)
+#include "gpu_worker/engine/cuda/ops/norm_kernels.cu"   // NOLINT(bugprone-suspicious-include)
+#include "gpu_worker/engine/cuda/ops/walk_kernels.cu"   // NOLINT(bugprone-suspicious-include)
+#include "gpu_worker/engine/cuda/update_kernels.cu"     // NOLINT(bugprone-suspicious-include)
 
 namespace capstan::engine::cuda {
 

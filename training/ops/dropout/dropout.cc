@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "training/ops/dropout/dropout_rule.h"
 #include "training/ops/infer.h"
 #include "training/ops/reference.h"
 
@@ -46,7 +47,7 @@ void ForMask(const OpInstance& op, const SampleInfo& samples, Visit visit) {
       const PhiloxBlock block =
           philox.Block(DropoutCounter(first / 4, samples.ids[n], samples.epoch, op.index));
       for (int64_t i = 0; i < std::min<int64_t>(4, elements - first); ++i) {
-        visit(n * elements + first + i, (block[i] >> 8) < threshold ? T{0} : kept);
+        visit(n * elements + first + i, DropoutKeeps(block[i], threshold) ? kept : T{0});
       }
     }
   }
@@ -72,9 +73,9 @@ void DropoutBackward(const BackwardCall<T>& call) {
 uint32_t DropoutThreshold(double ratio) { return static_cast<uint32_t>(std::ceil(ratio * 0x1p24)); }
 
 PhiloxCounter DropoutCounter(int64_t block, int64_t id, uint32_t epoch, int node) {
-  const uint64_t bits = static_cast<uint64_t>(id);
-  return {static_cast<uint32_t>(block), static_cast<uint32_t>(bits), epoch,
-          (static_cast<uint32_t>(node) & 0xffff) | static_cast<uint32_t>(bits >> 32) << 16};
+  uint32_t counter[4] = {};
+  SetDropoutCounter(block, id, epoch, node, counter);
+  return {counter[0], counter[1], counter[2], counter[3]};
 }
 
 const OpDef& DropoutOp() {

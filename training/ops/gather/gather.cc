@@ -74,13 +74,6 @@ void GatherBackward(const BackwardCall<T>& call) {
 
 }  // namespace
 
-int64_t RowOfIndex(double index, int64_t rows) {
-  const auto end = static_cast<double>(rows);
-  if (!(index > -end - 1 && index < end)) return -1;
-  const auto whole = static_cast<int64_t>(index);  // towards zero
-  return whole < 0 ? whole + rows : whole;
-}
-
 const OpDef& GatherOp() {
   static const OpDef& op =
       *new OpDef{.name = Gather::kName,

@@ -9,9 +9,8 @@
 #ifndef CAPSTAN_TRAINING_OPS_GATHER_GATHER_H_
 #define CAPSTAN_TRAINING_OPS_GATHER_GATHER_H_
 
-#include <cstdint>
-
 #include "training/ops/op.h"
+#include "training/ops/token_rule.h"
 
 namespace capstan::training {
 
@@ -24,9 +23,6 @@ struct Gather {
 };
 
 const OpDef& GatherOp();
-
-// The row of a table of `rows` that `index` names, or -1 if it names none.
-int64_t RowOfIndex(double index, int64_t rows);
 
 }  // namespace capstan::training
 

@@ -10,9 +10,8 @@
 #ifndef CAPSTAN_TRAINING_OPS_SEQUENCE_CROSS_ENTROPY_SEQUENCE_CROSS_ENTROPY_H_
 #define CAPSTAN_TRAINING_OPS_SEQUENCE_CROSS_ENTROPY_SEQUENCE_CROSS_ENTROPY_H_
 
-#include <cstdint>
-
 #include "training/ops/op.h"
+#include "training/ops/token_rule.h"
 
 namespace capstan::training {
 
@@ -25,12 +24,6 @@ struct SequenceCrossEntropyLoss {
 };
 
 const OpDef& SequenceCrossEntropyLossOp();
-
-// The class that a token names, or -1 if it names none.
-inline int64_t ClassOfToken(double token, int64_t classes) {
-  if (!(token > -1 && token < static_cast<double>(classes))) return -1;
-  return static_cast<int64_t>(token);  // towards zero
-}
 
 }  // namespace capstan::training
 

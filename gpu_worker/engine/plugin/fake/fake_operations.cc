@@ -1,6 +1,7 @@
 #include "gpu_worker/engine/plugin/fake/fake_operations.h"
 
 #include "gpu_worker/engine/cuda/pool_math.h"
+#include "services/check/check.h"
 
 namespace capstan::engine::cuda {
 namespace {
@@ -155,9 +156,29 @@ void FakeOperations<T>::ReluBackward(int64_t elements, const void* y, void* dy) 
 }
 
 template <typename T>
-void FakeOperations<T>::Loss(int64_t n, int32_t classes, const BatchHeader* header,
-                             const int32_t* labels, const void* x, void* dx, double* row_loss,
-                             int32_t* row_correct) {
+void FakeOperations<T>::OperatorForward(int, const OperatorCall&) {
+  CAPSTAN_CHECK(false);
+}
+
+template <typename T>
+void FakeOperations<T>::OperatorBackward(int, const OperatorCall&) {
+  CAPSTAN_CHECK(false);
+}
+
+template <typename T>
+void FakeOperations<T>::AddInto(int64_t elements, const void* from, void* to) {
+  for (int64_t i = 0; i < elements; ++i) Out<T>(to)[i] = T(Out<T>(to)[i] + In<T>(from)[i]);
+}
+
+template <typename T>
+void FakeOperations<T>::Clear(int64_t elements, void* x) {
+  for (int64_t i = 0; i < elements; ++i) Out<T>(x)[i] = T(0);
+}
+
+template <typename T>
+void FakeOperations<T>::Loss(const Stage&, int64_t n, int32_t classes, const BatchHeader* header,
+                             const int32_t* labels, const float*, const void* x, void* dx,
+                             double* row_loss, int32_t* row_correct) {
   for (int64_t i = 0; i < n; ++i) {
     const LossOfRow row =
         SoftmaxLossRow(In<T>(x) + i * classes, classes, labels[i], header->loss_scale,

@@ -35,7 +35,7 @@
 namespace capstan::engine::cuda {
 namespace {
 
-constexpr int64_t kWorkspaceBytes = 1 << 16;
+constexpr int64_t kFakeWorkspaceBytes = 1 << 16;
 
 int DeviceCount() { return std::atoi(Environment("CAPSTAN_FAKE_DEVICES", "2").c_str()); }
 
@@ -95,12 +95,12 @@ class FakePlan : public FakePlanBase {
     const int64_t bytes = batch.count * SampleBytes(batch.image_type, program_.tensors[0].elements);
     std::memcpy(walk_.at(memory_.images), batch.images, static_cast<size_t>(bytes));
     auto* const header = reinterpret_cast<BatchHeader*>(walk_.at(memory_.header));
-    *header = {loss_scale, batch.image_scale, batch.image_shift};
+    *header = {loss_scale, batch.image_scale, batch.image_shift, {0, 0}, 0, 0};
     if (batch.labels != nullptr) {
       std::memcpy(static_cast<void*>(header + 1), batch.labels,
                   static_cast<size_t>(batch.count) * sizeof(int32_t));
     }
-    walk_.Forward(ops_, batch.count, batch.image_type);
+    walk_.Forward(ops_, batch.count, batch.image_type, /*training=*/gradient != nullptr);
     if (logits != nullptr) {
       CopyOut(static_cast<const T*>(walk_.logits()), batch.count * program_.classes, logits);
       return absl::OkStatus();
@@ -168,7 +168,7 @@ absl::Status MakePlan(const capstan_compile_request& request, capstan_plan** pla
   options.max_batch = request.max_batch;
   options.element_bytes = sizeof(T);
   options.flat_bytes = sizeof(Sum<T>);
-  options.workspace_bytes = kWorkspaceBytes;
+  options.workspace_bytes = kFakeWorkspaceBytes;
   const int64_t free = FreeBytes(request.device);
   if (PlanMemory(*program, options).total_bytes() > free) {
     return absl::ResourceExhaustedError(OutOfMemoryText(*program, options, free, WholeBytes()));
@@ -187,7 +187,7 @@ int32_t Compile(const capstan_compile_request* request, capstan_plan** plan, cap
     if (Fails("host_memory")) throw std::bad_alloc();
     absl::StatusOr<ReceivedGraph> received = ReceiveGraph(*request);
     if (!received.ok()) return Answer(received.status(), error);
-    if (!CheckChain(received->graph, "programs").ok()) {
+    if (!IsPlainChain(received->graph)) {
       return Answer(MakeReferencePlan(*std::move(received), *request, plan), error);
     }
     const bool wide = Environment("CAPSTAN_FAKE_ELEMENTS", "double") == "double";
