@@ -1,5 +1,5 @@
 // Compares every operator, whole models and random graphs with the references in double, on every
-// device that takes any graph: the CPU, the fake plug-in, which gets its graphs through the plug-in
+// device that takes any graph: the CPU, a card in CAPSTAN_TEST_DEVICES, the fake plug-in, which gets its graphs through the plug-in
 // ABI, and the CUDA plug-in on a stand-in for CUDA. Operators follow layers with weights, in whose gradients their own gradients show.
 // docs/operators.md says how each operator runs.
 #include <algorithm>
@@ -34,6 +34,12 @@ using training::OpCase;
 using training::OpDef;
 using training::ResnetOptions;
 
+// A real card, whose sums have another order than any reference.
+std::vector<DeviceCase> GraphCards() {
+  if (WantedCards().empty()) return {};
+  return {DeviceCase{"RealCard", OpenCard<0>, 4 * kTolerance}};
+}
+
 class GraphOperatorsTest : public ::testing::TestWithParam<DeviceCase> {
  protected:
   GraphOperatorsTest() { UseDevice(GetParam().open, GetParam().tolerance / kTolerance); }
@@ -56,6 +62,10 @@ INSTANTIATE_TEST_SUITE_P(CudaOnCpu, GraphOperatorsTest,
                              4 * kTolerance}),
                          DeviceCaseName);
 #endif
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GraphOperatorsTest);
+INSTANTIATE_TEST_SUITE_P(OfTheHost, GraphOperatorsTest, ::testing::ValuesIn(GraphCards()),
+                         DeviceCaseName);
 
 // For more than a thousand samples, the loops of the references take long.
 bool IsCheap(const Graph& graph) {

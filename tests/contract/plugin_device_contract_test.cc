@@ -2,14 +2,10 @@
 // index arithmetic of the CUDA plug-in, and the cards in CAPSTAN_TEST_DEVICES.
 //
 //   CAPSTAN_TEST_DEVICES=cuda:0 test/capstan_plugin_device_contract_test
-#include <cstdlib>
-#include <iostream>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "gpu_worker/engine/device/open.h"
 #include "tests/contract/device_contract.h"
 #include "tests/contract/device_group.h"
@@ -25,36 +21,6 @@ std::unique_ptr<engine::Device> OpenFake() { return OpenFakeCard(1); }
 
 INSTANTIATE_TEST_SUITE_P(Fake, DeviceContractTest,
                          ::testing::Values(DeviceCase{"Double", OpenFake}), DeviceCaseName);
-
-// The "cuda:N" names in the variable. "cpu" belongs to the other back end.
-std::vector<std::string> WantedCards() {
-  std::vector<std::string> cards;
-  const char* const names = std::getenv("CAPSTAN_TEST_DEVICES");
-  for (const absl::string_view name :
-       absl::StrSplit(names == nullptr ? "" : names, ',', absl::SkipEmpty())) {
-    if (name == "cpu") continue;
-    if (name.substr(0, 5) != "cuda:") {
-      // A misspelled card must not let the tests pass without it.
-      std::cerr << "CAPSTAN_TEST_DEVICES: " << name << ", want cpu or cuda:N" << std::endl;
-      std::exit(1);
-    }
-    cards.emplace_back(name);
-  }
-  return cards;
-}
-
-template <int kIndex>
-std::unique_ptr<engine::Device> OpenCard() {
-  absl::StatusOr<std::unique_ptr<engine::Device>> device =
-      engine::OpenDevice(WantedCards()[kIndex]);
-  if (!device.ok()) {
-    // If a card was asked for, it is a failure that it does not open, never a skip.
-    ADD_FAILURE() << device.status();
-    std::cerr << device.status() << std::endl;
-    std::exit(1);
-  }
-  return *std::move(device);
-}
 
 std::vector<DeviceCase> CardCases() {
   const std::vector<std::string> cards = WantedCards();
