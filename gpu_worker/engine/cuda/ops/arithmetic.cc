@@ -58,18 +58,18 @@ class ArithmeticKernel : public OpKernel {
     work.add = site_.stage.inputs[k].add;
     return work;
   }
-  Term TermFor(int k) const {
+  SumTerm TermFor(int k) const {
     switch (f_) {
       case Binary::kAdd:
-        return Term::kP;
+        return SumTerm::kP;
       case Binary::kSub:
-        return k == 0 ? Term::kP : Term::kMinusP;
+        return k == 0 ? SumTerm::kP : SumTerm::kMinusP;
       case Binary::kMul:
-        return Term::kPQ;
+        return SumTerm::kPQ;
       case Binary::kDiv:
-        return k == 0 ? Term::kPOverQ : Term::kMinusPQOverRR;
+        return k == 0 ? SumTerm::kPOverQ : SumTerm::kMinusPQOverRR;
     }
-    return Term::kP;
+    return SumTerm::kP;
   }
 
   const Binary f_;

@@ -84,7 +84,7 @@ class MatMulKernel : public OpKernel {
     forward_ = MakeSum(site.n, shape, repeated[0], {views[0], views[1], views[2], none});
     gradients_[0] = MakeSum(site.n, shape, repeated[1], {views[1], views[0], views[2], none});
     gradients_[1] = MakeSum(site.n, shape, repeated[2], {views[2], views[0], views[1], none});
-    forward_.term = gradients_[0].term = gradients_[1].term = Term::kPQ;
+    forward_.term = gradients_[0].term = gradients_[1].term = SumTerm::kPQ;
     for (int k = 0; k < 2; ++k) gradients_[k].add = site.stage.inputs[k].add;
     ChooseProducts();
   }

@@ -47,7 +47,7 @@ CAPSTAN_HD float PartOfSum(const SumWork& work, const int32_t (&at)[4], int32_t 
     int32_t in[3] = {at[1], at[2], at[3]};
     AddPlaces(work.inner, k, in);
     sum += TermOf(work.term, p[in[0]], ReadsQ(work.term) ? float(q[in[1]]) : 0.0f,
-                  work.term == Term::kMinusPQOverRR ? float(r[in[2]]) : 1.0f);
+                  work.term == SumTerm::kMinusPQOverRR ? float(r[in[2]]) : 1.0f);
   }
   return sum;
 }

@@ -40,7 +40,7 @@ cudaError_t LaunchBinary(cudaStream_t stream, Element e, Binary f, const Loop<3>
 struct SumWork {
   Loop<4> outer;
   Loop<3> inner;
-  Term term = Term::kP;
+  SumTerm term = SumTerm::kP;
   float factor = 1;
   bool add = false;
   bool float_target = false;

@@ -27,21 +27,21 @@ CAPSTAN_HD float BinaryOf(Binary f, float a, float b) {
 }
 
 // The summands of a sum over places: of one, two or three tensors.
-enum class Term { kP, kMinusP, kPQ, kPOverQ, kMinusPQOverRR };
+enum class SumTerm { kP, kMinusP, kPQ, kPOverQ, kMinusPQOverRR };
 
-CAPSTAN_HD bool ReadsQ(Term term) { return term != Term::kP && term != Term::kMinusP; }
+CAPSTAN_HD bool ReadsQ(SumTerm term) { return term != SumTerm::kP && term != SumTerm::kMinusP; }
 
-CAPSTAN_HD float TermOf(Term term, float p, float q, float r) {
+CAPSTAN_HD float TermOf(SumTerm term, float p, float q, float r) {
   switch (term) {
-    case Term::kP:
+    case SumTerm::kP:
       return p;
-    case Term::kMinusP:
+    case SumTerm::kMinusP:
       return -p;
-    case Term::kPQ:
+    case SumTerm::kPQ:
       return p * q;
-    case Term::kPOverQ:
+    case SumTerm::kPOverQ:
       return p / q;
-    case Term::kMinusPQOverRR:
+    case SumTerm::kMinusPQOverRR:
       return -p * (q / r) / r;
   }
   return 0;
