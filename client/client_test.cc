@@ -87,8 +87,10 @@ job::v1::Job RunningRegression() {
 TEST(JobViewTest, NumbersAsTargetsHaveALossAlone) {
   job::v1::Job job = RunningRegression();
   EXPECT_EQ(EpochLine(job, job.epochs(0)),
-            "Epoch[1] Step[400] Speed: 4318.2 samples/sec train-loss=0.9000 "
-            "validation-loss=0.2500");
+            "Epoch[1] Step[400] Speed: 4318.2 samples/sec train-loss=0.9 validation-loss=0.25");
+  job::v1::Job small = job;  // targets of 1e-4
+  small.mutable_epochs(0)->set_validation_loss(1.43413e-8);
+  EXPECT_THAT(EpochLine(small, small.epochs(0)), HasSubstr(" validation-loss=1.43413e-08"));
   EXPECT_THAT(LiveLines(job, {.width = 200}), HasSubstr("loss 0.5123   lr 0.04   4318 samples/s"));
   EXPECT_THAT(LiveLines(job, {.width = 30}), HasSubstr("loss 0.5123   4318 samples/s"));
   job.set_state(common::v1::JOB_STATE_SUCCEEDED);

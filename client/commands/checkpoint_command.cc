@@ -4,11 +4,11 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "client/checkpoint_name.h"
 #include "client/commands/commands.h"
 #include "client/commands/look.h"
 #include "client/text/job_json.h"
+#include "client/text/job_view.h"
 #include "client/text/text_table.h"
 #include "services/proto_json/proto_json.h"
 
@@ -21,10 +21,6 @@ struct CheckpointOptions {
   std::string job_id;
   std::string id;  // empty: the newest
 };
-
-std::string Metric(const job::v1::SavedCheckpoint& checkpoint) {
-  return checkpoint.has_metric() ? absl::StrFormat("%.4f", checkpoint.metric()) : "";
-}
 
 void PrintList(const job::v1::ListCheckpointsResponse& answer, const Console& console) {
   if (console.json()) {
@@ -39,7 +35,7 @@ void PrintList(const job::v1::ListCheckpointsResponse& answer, const Console& co
   TextTable table({"CHECKPOINT", "STEP", "SAMPLES", "BYTES", "METRIC", "BEST", "COMMITTED", "URI"});
   for (const auto& c : answer.checkpoints()) {
     table.Add({c.id(), absl::StrCat(c.step()), absl::StrCat(c.samples_used()),
-               absl::StrCat(c.size_bytes()), Metric(c), c.best() ? "yes" : "",
+               absl::StrCat(c.size_bytes()), CheckpointMetric(c), c.best() ? "yes" : "",
                c.has_committed_at() ? TimeText(c.committed_at()) : "", c.uri()});
   }
   console.Out(table.Text(console.stdout_tty ? console.width : 0));

@@ -67,12 +67,10 @@ std::string Checkpoints(const job::v1::Job& job, int width) {
   if (job.checkpoints().empty()) return "";
   TextTable table({"CHECKPOINT", "STEP", "BYTES", "METRIC", "COMMITTED"});
   for (const auto& checkpoint : job.checkpoints()) {
-    table.Add(
-        {checkpoint.id(), absl::StrCat(checkpoint.step()), absl::StrCat(checkpoint.size_bytes()),
-         checkpoint.has_metric()
-             ? absl::StrFormat("%.4f%s", checkpoint.metric(), checkpoint.best() ? " best" : "")
-             : "",
-         Moment(checkpoint.has_committed_at(), checkpoint.committed_at())});
+    table.Add({checkpoint.id(), absl::StrCat(checkpoint.step()),
+               absl::StrCat(checkpoint.size_bytes()),
+               absl::StrCat(CheckpointMetric(checkpoint), checkpoint.best() ? " best" : ""),
+               Moment(checkpoint.has_committed_at(), checkpoint.committed_at())});
   }
   return absl::StrCat("\nCheckpoints\n", table.Text(width));
 }

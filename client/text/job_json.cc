@@ -73,6 +73,7 @@ Json Checkpoint(const job::v1::SavedCheckpoint& checkpoint) {
           {"samples_used", checkpoint.samples_used()},
           {"committed_at", Time(checkpoint.has_committed_at(), checkpoint.committed_at())},
           {"metric", Number(checkpoint.has_metric(), checkpoint.metric())},
+          {"smaller_is_better", checkpoint.smaller_is_better()},
           {"best", checkpoint.best()}};
 }
 

@@ -28,6 +28,12 @@ std::string MetricText(bool present, double value, int digits) {
   return present ? absl::StrFormat("%.*f", digits, value) : "-";
 }
 
+// The losses of a regression have the scale of its targets.
+std::string LossText(const job::v1::Job& job, bool present, double value) {
+  if (present && HasNumericTargets(job.spec())) return absl::StrFormat("%.6g", value);
+  return MetricText(present, value, 4);
+}
+
 std::string Painted(const std::string& text, const char* code, bool color) {
   return color ? absl::StrCat("\033[", code, "m", text, "\033[0m") : text;
 }
@@ -61,15 +67,21 @@ std::string ShortDuration(double seconds) {
   return absl::StrFormat("%dh%02dm", whole / 3600, whole % 3600 / 60);
 }
 
+std::string CheckpointMetric(const job::v1::SavedCheckpoint& checkpoint) {
+  if (!checkpoint.has_metric()) return "";
+  return checkpoint.smaller_is_better() ? absl::StrFormat("%.6g", checkpoint.metric())
+                                        : absl::StrFormat("%.4f", checkpoint.metric());
+}
+
 std::string EpochLine(const job::v1::Job& job, const common::v1::EpochRecord& epoch) {
   std::string out = absl::StrFormat(
       "Epoch[%d] Step[%d] Speed: %s samples/sec train-loss=%s", epoch.epoch(),
       training::LastStepOf(epoch, job.resolved().steps_per_epoch(), job.progress().total_steps()),
       MetricText(epoch.has_samples_per_second(), epoch.samples_per_second(), 1),
-      MetricText(epoch.has_train_loss(), epoch.train_loss(), 4));
+      LossText(job, epoch.has_train_loss(), epoch.train_loss()));
   if (HasNumericTargets(job.spec())) {
     if (epoch.has_validation_loss()) {
-      absl::StrAppend(&out, " validation-loss=", MetricText(true, epoch.validation_loss(), 4));
+      absl::StrAppend(&out, " validation-loss=", LossText(job, true, epoch.validation_loss()));
     }
     return out;
   }
@@ -145,7 +157,7 @@ std::string LiveLines(const job::v1::Job& job, const ViewStyle& style) {
     bar = absl::StrCat(" [", std::string(static_cast<size_t>(filled), '#'),
                        std::string(static_cast<size_t>(cells - filled), '-'), "]");
   }
-  std::vector<std::string> parts = {absl::StrCat("loss ", MetricText(p.has_loss(), p.loss(), 4))};
+  std::vector<std::string> parts = {absl::StrCat("loss ", LossText(job, p.has_loss(), p.loss()))};
   if (!HasNumericTargets(job.spec())) {
     parts.push_back(absl::StrCat(
         "accuracy ", p.has_accuracy() ? absl::StrFormat("%.1f%%", 100 * p.accuracy()) : "-"));

@@ -18,6 +18,9 @@ struct ViewStyle {
 // validation-accuracy=0.784".
 std::string EpochLine(const job::v1::Job& job, const common::v1::EpochRecord& epoch);
 
+// The evaluation.metric of a checkpoint, "0.9871"; empty if it was not evaluated.
+std::string CheckpointMetric(const job::v1::SavedCheckpoint& checkpoint);
+
 // "PENDING  WaitingForSlots": state and reason, printed when one of them changes.
 std::string StateLine(const job::v1::Job& job);
 

@@ -174,7 +174,7 @@ absl::Status Importer::CheckFile() {
     return OfFile(absl::StrCat(file_.initializer_size(), " initializers, want at most ",
                                limits_.max_tensors));
   }
-  const int64_t most = purpose_ == ImportPurpose::kTraining ? 1 : limits_.max_values;
+  const int64_t most = purpose_ != ImportPurpose::kPrediction ? 1 : limits_.max_values;
   if (file_.output_size() < 1 || file_.output_size() > most) {
     return OfFile(
         absl::StrCat(file_.output_size(), " outputs, want ", most == 1 ? "" : "1 to ", most));
@@ -252,7 +252,7 @@ absl::Status Importer::BindInputs() {
   for (const v1::ValueInfoProto& candidate : file_.input()) {
     if (!bindings_.contains(candidate.name())) inputs.push_back(&candidate);
   }
-  const int64_t most = purpose_ == ImportPurpose::kTraining ? 1 : limits_.max_values;
+  const int64_t most = purpose_ != ImportPurpose::kPrediction ? 1 : limits_.max_values;
   if (inputs.empty() || static_cast<int64_t>(inputs.size()) > most) {
     return OfFile(absl::StrCat(inputs.size(), " inputs that are not initializers, want ",
                                most == 1 ? "" : "1 to ", most));
@@ -274,7 +274,7 @@ absl::Status Importer::BindInputs() {
 
 absl::Status Importer::CheckInput(const v1::ValueInfoProto& input, Shape& sample) {
   const std::string& name = input.name();
-  const bool training = purpose_ == ImportPurpose::kTraining;
+  const bool training = purpose_ != ImportPurpose::kPrediction;
   const char* const want = training ? "[N, C, H, W] or [N, features]" : "[N, ...]";
   if (name.empty()) return OfFile("the input has no name");
   if (!input.type().has_tensor_type() || !input.type().tensor_type().has_shape()) {

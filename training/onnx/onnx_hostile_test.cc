@@ -191,6 +191,20 @@ TEST(OnnxHostileTest, TheOutputDependsOnTheInput) {
             "file: 0 outputs, want 1");
 }
 
+// A network gets one input and one output whatever its loss is.
+TEST(OnnxHostileTest, TheLossOfNumbersHasTheSameRules) {
+  const auto refused = [](auto change) {
+    OnnxBuilder builder = SmallModel();
+    change(builder);
+    const auto model = ReadOnnx(builder.Bytes(), {}, OnnxLoss::kMeanSquaredError);
+    EXPECT_EQ(model.status().message(), builder.Error());
+    return !model.ok();
+  };
+  EXPECT_TRUE(refused([](OnnxBuilder& b) { *b.graph().add_output() = OnnxBuilder::Value("c"); }));
+  EXPECT_TRUE(refused([](OnnxBuilder& b) { *b.graph().add_input() = OnnxBuilder::Value("z"); }));
+  EXPECT_TRUE(refused([](OnnxBuilder& b) { InputShape(b).mutable_dim(0)->set_dim_value(64); }));
+}
+
 TEST(OnnxHostileTest, TensorsHaveTheirData) {
   const auto dims = [](const std::vector<int64_t>& dims) {
     return [dims](OnnxBuilder& b) {

@@ -123,6 +123,7 @@ ResolvedSpec NumbersOf(const ResolvedSpec& resolved) {
   spec.clear_limits();
   spec.clear_recovery();
   spec.clear_outputs();
+  if (spec.evaluation().has_metric()) spec.mutable_evaluation()->set_metric("accuracy");
   spec.mutable_data()->clear_reader_threads();
   // The type does not decide the numbers as long as it is one of these, because it only says where
   // sums are made. Every other key of the group does once it is set. If a spec has no such key, the

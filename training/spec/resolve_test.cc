@@ -555,6 +555,7 @@ TEST(ResolveTest, TrainingDigestIsOfTheNumbersAlone) {
   EXPECT_EQ(digest({{"name", "other"}, {"labels", "{a: b}"}, {"description", "x"}}), base);
   EXPECT_EQ(digest({{"checkpoint.every", "10 steps"}, {"checkpoint.keep_latest", "1"}}), base);
   EXPECT_EQ(digest({{"data.reader_threads", "4"}}), base);
+  EXPECT_EQ(digest({{"evaluation.metric", "loss"}}), base);
   EXPECT_EQ(digest({{"resources.gpus_per_worker", "2"}}), base);
   // 128 for each of two workers are the 256 of the file.
   EXPECT_EQ(

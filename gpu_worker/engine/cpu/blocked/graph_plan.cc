@@ -184,7 +184,6 @@ absl::Status GraphPlan::Build(const std::vector<int64_t>& offsets, const PlanOpt
   lanes_.reserve(max_lanes_);
   images_of_.resize(max_blocks_);
   labels_.resize(max_blocks_ * kSideBySide);
-  targets_.resize(max_blocks_ * kSideBySide * target_size_);
   if (random_) ids_.resize(max_blocks_ * kSideBySide);
   const auto by_block = [](const BatchRun& run) { return run.blocks; };
   images_ = {0, by_block, [this](const BatchRun&, int64_t block, char*) {
@@ -370,12 +369,10 @@ void GraphPlan::SetBatch(absl::Span<const SampleBatch> lanes, bool training) {
       SampleBatch& of = images_of_[at.first + i];
       of = lane;
       SkipElements(before, of);
+      if (lane.targets != nullptr) of.targets = lane.targets + i * kSideBySide * target_size_;
     }
     const int64_t place = at.first * kSideBySide;
     if (lane.labels != nullptr) std::copy_n(lane.labels, lane.count, labels_.data() + place);
-    if (target_size_ > 0 && lane.targets != nullptr) {
-      std::copy_n(lane.targets, lane.count * target_size_, targets_.data() + place * target_size_);
-    }
     if (random_ && training) std::copy_n(lane.ids, lane.count, ids_.data() + place);
     run_.blocks += at.count;
     run_.samples.count += lane.count;
@@ -416,7 +413,7 @@ void GraphPlan::RunSquaredError(int64_t block) {
   call.outputs = target_size_;
   call.there = run_.InBlock(block);
   call.outcome = LogitsOf(block);
-  call.targets = targets_.data() + block * kSideBySide * target_size_;
+  call.targets = images_of_[block].targets;
   call.scale = run_.loss_scale;
   call.gradient = GradientOf(block);
   sums_[block] = {SquaredErrors(call), /*correct=*/0};

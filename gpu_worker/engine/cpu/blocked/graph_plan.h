@@ -121,9 +121,8 @@ class GraphPlan : public Plan {
   // The current batch.
   BatchRun run_;
   std::vector<LaneBlocks> lanes_;
-  std::vector<SampleBatch> images_of_;  // by block; begins at the image of its first sample
+  std::vector<SampleBatch> images_of_;  // by block; images and targets from its first sample on
   std::vector<int32_t> labels_;         // by block and sample, like ids_
-  std::vector<float> targets_;          // likewise, target_size_ for each sample
   std::vector<int64_t> ids_;
   std::vector<LossSums> sums_;  // by block
   // Every thread begins with its own share, the same in all phases with equally many pieces,
