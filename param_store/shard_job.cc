@@ -184,7 +184,8 @@ std::optional<int64_t> ShardJob::RingBytes(v1::StreamKind kind) {
   namespace shared = exchange::shared;
   switch (kind) {
     case v1::STREAM_KIND_DATA:
-      return shared::RingBytesFor(4 * options_.plan.layout.total_floats());
+      return shared::RingBytesFor(4 * options_.plan.layout.total_floats() *
+                                  (storage_.replicas() ? 1 + storage_.states() : 1));
     case v1::STREAM_KIND_CONTROL:
       return shared::RingBytesFor(0);  // seals
     default:

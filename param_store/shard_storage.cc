@@ -266,6 +266,7 @@ std::shared_ptr<const StateCopy> ShardStorage::CopyState(const ChunkRun& run) {
   copy->version = current_.version;
   copy->run = run;
   const int64_t each = states();
+  copy->floats.reserve(static_cast<size_t>(each * training::RangeOf(layout_, run).size));
   for (int32_t i = run.first_chunk - run_.first_chunk; i < run.end() - run_.first_chunk; ++i) {
     const FlatRange range = LocalRange(i);
     const auto first = state_.begin() + each * range.offset;

@@ -178,8 +178,11 @@ void Core::OnReplicaFrame(Peer& peer, const v1::WeightFrame& frame, const ChunkR
     absl::Status taken = frame.has_update()
                              ? MakeNext(peer, frame, i, update, empty ? nullptr : &sum, out)
                              : TakeWhole(frame, i, pieces, state);
-    if (absl::IsDataLoss(taken)) return Damaged(peer, frame, std::move(taken), out);
-    if (!taken.ok()) return Cancel(peer, std::move(taken), out);
+    if (!taken.ok()) {
+      if (whole.has_value()) Complete(*std::move(whole), out);
+      if (absl::IsDataLoss(taken)) return Damaged(peer, frame, std::move(taken), out);
+      return Cancel(peer, std::move(taken), out);
+    }
     const bool here = replica_->version(chunk) == frame.version();
     if (to.empty() || (frame.has_update() && !here)) continue;
     if (here) {

@@ -37,7 +37,8 @@
 namespace capstan::exchange::shared {
 
 // Bytes of a ring of a DATA stream, within 512 KiB and 4 MiB: enough for any message of a job whose
-// weights have so many, also of gradients that are longer once they are encoded.
+// versions have so many, with the optimizer's state where workers update; also of gradients that
+// are longer once they are encoded.
 int64_t RingBytesFor(int64_t version_bytes);
 // Of a stream that has messages of any length, such as the parts of a large shard.
 inline constexpr int64_t kRingBytesForAny = int64_t{2} << 20;

@@ -20,6 +20,7 @@ namespace capstan::model {
 //   I7   all shards decide alike; nothing that is not finite is applied
 //   I8   the weights of manifests are those of an undisturbed run
 //   I9   an order takes effect once
+//   I10  a replica has the weights and the state of each shard that is at its version
 //   AHEAD, DEC  a frame is never ahead of its shard, a decision never ahead of a shard's sum
 //
 // `max_states`: after this many states the search ends, and `complete` is false.

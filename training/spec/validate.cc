@@ -227,7 +227,7 @@ void CheckLocalSteps(const JobSpec& spec, Rules& rules) {
 // Keys that replicas of the weights refuse.
 void CheckReplicas(const JobSpec& spec, Rules& rules) {
   const auto& k = spec.kvstore();
-  if (!k.has_update_on_kvstore() || k.update_on_kvstore()) return;
+  if (!WorkersUpdate(spec)) return;
   const auto refuse = [&](absl::string_view what, absl::string_view why) {
     rules.Fail("kvstore.update_on_kvstore",
                absl::StrCat("is false, which does not go together with ", what, ": ", why));

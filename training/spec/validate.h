@@ -60,10 +60,10 @@ bool IsCompressed(const job::v1::JobSpec& spec);
 // any spec.
 int32_t AccumulateSteps(const job::v1::JobSpec& spec);
 
-// Steps that a lane makes by itself between two exchanges, each on its part of a batch:
 // kvstore.update_on_kvstore is false, and there are shards: workers update replicas, too.
 bool WorkersUpdate(const job::v1::JobSpec& spec);
 
+// Steps that a lane makes by itself between two exchanges, each on its part of a batch:
 // kvstore.local_steps; at least 1 for any spec.
 int32_t LocalSteps(const job::v1::JobSpec& spec);
 
