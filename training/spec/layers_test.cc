@@ -1,6 +1,7 @@
 // `model.layers` in a job file.
 #include "training/spec/layers.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -221,13 +222,44 @@ TEST(LayersTest, NothingIsRefusedThatSomeInputFits) {
         attribute.mutable_integers()->mutable_values()->Add(list->begin(), list->end());
       }
     }
-    for (const LayerFault& fault : FaultsOfLayer(op, node)) {
-      ADD_FAILURE() << op.name << " " << op_case.name << ": " << fault.attribute << " "
-                    << fault.message;
+    // In any order: each comes first and last, in both directions.
+    auto& attributes = *node.mutable_attributes();
+    for (int order = 0; order < 2 * attributes.size(); ++order) {
+      if (order == attributes.size()) std::reverse(attributes.begin(), attributes.end());
+      std::rotate(attributes.begin(), attributes.begin() + 1, attributes.end());
+      for (const LayerFault& fault : FaultsOfLayer(op, node)) {
+        ADD_FAILURE() << op.name << " " << op_case.name << ": " << fault.attribute << " "
+                      << fault.message << " in the order " << node.ShortDebugString();
+      }
     }
     ++layers;
   }
   EXPECT_GT(layers, 60);
+}
+
+TEST(LayersTest, AttributesAreRefusedForThemselvesAndInAnyOrder) {
+  for (const char* const fits :
+       {"max_pool: {pads: 1, kernel_shape: 3, strides: 2}",
+        "max_pool: {kernel_shape: 3, pads: 1, strides: 2}",
+        "average_pool: {strides: 1, pads: [0, 0, 1, 1], kernel_shape: 2}",
+        "conv: {out_channels: 8, kernel_shape: 64, dilations: 100, pads: 3200}",
+        "conv: {out_channels: 8, kernel_shape: 64, dilations: 100, auto_pad: SAME_UPPER}",
+        "conv: {group: 3, kernel_shape: 3, out_channels: 6}", "clip: {max: 9, min: 8}"}) {
+    EXPECT_EQ(ErrorOfLayer(fits), "");
+  }
+  // Of a kernel of 0, the padding is not the fault.
+  for (const char* const wrong :
+       {"max_pool: {pads: 1, kernel_shape: 0}", "max_pool: {kernel_shape: 0, pads: 1}"}) {
+    const std::string error = ErrorOfLayer(wrong);
+    EXPECT_THAT(error, HasSubstr("max_pool.kernel_shape' is refused: kernel of the height 0"));
+    EXPECT_THAT(error, testing::Not(HasSubstr("max_pool.pads"))) << error;
+  }
+  EXPECT_THAT(ErrorOfLayer("max_pool: {pads: 3, kernel_shape: 2}"),
+              HasSubstr("max_pool.kernel_shape' is refused: padding 3, want less than the kernel "
+                        "2\n"));
+  // What no image that is tried has room for says nothing of the image.
+  EXPECT_THAT(ErrorOfLayer("conv: {out_channels: 8, kernel_shape: 9000}"),
+              testing::Not(testing::AnyOf(HasSubstr("4096"), HasSubstr("4095"))));
 }
 
 TEST(LayersTest, UnknownLayersAreRefused) {
