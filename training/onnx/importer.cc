@@ -449,7 +449,18 @@ int Importer::AddConstant(Constant constant) {
   return static_cast<int>(constants_.size()) - 1;
 }
 
-// Drops a softmax over all elements of a sample whose output reaches the end only through nodes that
+// Whether the softmax is over all elements of a sample, or over the classes of each token where the
+// network predicts tokens: the loss contains it.
+bool Importer::LossContains(const ImportedNode& softmax) const {
+  const Shape& shape = softmax.inferred.output.shape;
+  const int64_t axis = softmax.op.attributes.Int("axis");
+  if (shape[axis - 1] == Elements(shape)) return true;
+  const Shape& output = nodes_.back().inferred.output.shape;
+  return axis == static_cast<int64_t>(shape.size()) && shape.back() == output.back() &&
+         PredictsTokens(NamedNodes(), result_.input_shape, output);
+}
+
+// Drops a softmax that the loss contains, whose output reaches the end only through nodes that
 // change the shape.
 void Importer::DropSoftmaxBeforeViews() {
   size_t at = nodes_.size() - 1;
@@ -459,8 +470,7 @@ void Importer::DropSoftmaxBeforeViews() {
   }
   const ImportedNode& node = nodes_[at];
   if (node.op.name != "Softmax" && node.op.name != "LogSoftmax") return;
-  const Shape& shape = node.inferred.output.shape;
-  if (shape[node.op.attributes.Int("axis") - 1] != Elements(shape)) return;
+  if (!LossContains(node)) return;
   const ValueId input = node.inputs[0];
   result_.final_activation = node.op.name;
   nodes_.erase(nodes_.begin() + static_cast<std::ptrdiff_t>(at));

@@ -88,6 +88,7 @@ class Importer {
   // Compares with the shapes that the file states.
   absl::Status CheckShapes() const;
   absl::Status CheckShape(const capstan::onnx::v1::ValueInfoProto& value) const;
+  bool LossContains(const ImportedNode& softmax) const;
   void DropSoftmaxBeforeViews();
   // Leaves out the nodes that no value of `ends` depends on, as after arithmetic on shapes.
   void DropUnread(std::vector<ValueId>& ends);

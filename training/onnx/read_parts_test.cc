@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "training/onnx/onnx_builder.h"
 #include "training/ops/parameter/parameter.h"
 #include "training/ops/trilu/trilu.h"
@@ -300,6 +301,31 @@ TEST(ReadPartsTest, RowsOfATableAreAGather) {
   const absl::StatusOr<Graph> classes = WithLoss(ImportedParts(builder), "class");
   ASSERT_TRUE(classes.ok()) << classes.status();
   EXPECT_EQ(classes->nodes().back().op.name, "SoftmaxCrossEntropyLoss");
+}
+
+// The loss of a sequence contains the softmax over the classes of each token.
+TEST(ReadPartsTest, TheLastSoftmaxOfTokensIsLeftOut) {
+  for (const char* const op : {"Softmax", "LogSoftmax"}) {
+    for (const int64_t axis : {-1, 1}) {  // the classes, or the tokens
+      OnnxBuilder builder({2}, {2, 3});
+      builder.Count("table", {5, 3});
+      builder.Node("Gather", {"table", "x"}, "rows", "look");
+      builder.Node("Relu", {"rows"}, "logits", "relu");
+      OnnxBuilder::SetInt(builder.Node(op, {"logits"}, "y", "soft"), "axis", axis);
+      const OnnxModel model = ImportedParts(builder);
+      const std::string nodes = "table Parameter(), look Gather(1 0), relu Relu(2)";
+      EXPECT_EQ(NodesOf(model), axis == -1 ? nodes : absl::StrCat(nodes, ", soft ", op, "(3)"));
+      EXPECT_EQ(model.final_activation, axis == -1 ? op : "");
+      const absl::StatusOr<Graph> graph = WithLoss(model, "tokens");
+      ASSERT_TRUE(graph.ok()) << graph.status();
+      EXPECT_EQ(graph->nodes().back().op.name, "SequenceCrossEntropyLoss");
+      // Without tokens it stays, since the loss is that of all numbers of the sample.
+      OnnxBuilder plain({2, 1, 3});
+      plain.Node("Relu", {"x"}, "logits", "relu");
+      OnnxBuilder::SetInt(plain.Node(op, {"logits"}, "y", "soft"), "axis", axis);
+      EXPECT_EQ(ImportedParts(plain).final_activation, "");
+    }
+  }
 }
 
 TEST(ReadPartsTest, WhatIsNoTableIsRefused) {

@@ -13,6 +13,7 @@
 #include "training/ops/add/add.h"
 #include "training/ops/arithmetic/arithmetic.h"
 #include "training/ops/batch_normalization/batch_normalization.h"
+#include "training/ops/cast/cast.h"
 #include "training/ops/constant_of_shape/constant_of_shape.h"
 #include "training/ops/dropout/dropout.h"
 #include "training/ops/gather/gather.h"
@@ -253,9 +254,19 @@ void WriteReduce(OnnxWriter& writer, int node, v1::NodeProto& to) {
   }
 }
 
+// Whole numbers become floats again, since readers of a Cast need not take others in ONNX.
+void WriteCast(OnnxWriter& writer, int node, v1::NodeProto& to) {
+  const std::string type = Cast::Read(writer.attributes(node)).to;
+  if (type != "float") {
+    writer.SetInt(writer.AddBefore(to, node, 0, "whole", Cast::kName), "to",
+                  type == "int32" ? v1::DATA_TYPE_INT32 : v1::DATA_TYPE_INT64);
+  }
+  writer.SetInt(to, "to", v1::DATA_TYPE_FLOAT);
+}
+
 // Indices are whole numbers in ONNX.
 void WriteGather(OnnxWriter& writer, int node, v1::NodeProto& to) {
-  writer.SetInt(writer.AddBefore(to, node, 1, "indices", "Cast"), "to", v1::DATA_TYPE_INT64);
+  writer.SetInt(writer.AddBefore(to, node, 1, "indices", Cast::kName), "to", v1::DATA_TYPE_INT64);
 }
 
 // ONNX has no such layer: the weights are turned, and the bias is a node.
@@ -287,6 +298,7 @@ constexpr OpWriter kWriters[] = {
     {"Add", WriteAsItIs},
     {"AveragePool", WriteAveragePool},
     {"BatchNormalization", WriteBatchNormalization},
+    {"Cast", WriteCast},
     {"Clip", WriteClip},
     {"Concat", WriteAsItIs},
     {"Conv", WriteConv},

@@ -3,10 +3,10 @@
 // Operator set 17 and file format 8; operator set 20 and file format 9 if the graph has an operator
 // that ONNX has only since then. The input is "input" [N, ...] and the output, the logits, is
 // "output" [N, classes], or [N, T, classes] of a network that predicts the next token; the loss is
-// left out, and PredictsTokens() tells a reader which it is. Nodes have their names, and initializers those of
-// parameters ("conv1.weight"). A Parameter is an initializer without a node; a Constant, and a
-// triangle of one, is a node.
-// Other values and constants have names with a colon, which no node has.
+// left out, and PredictsTokens() tells a reader which it is. Nodes have their names, and
+// initializers those of parameters ("conv1.weight"). A Parameter is an initializer without a node; a
+// Constant, and a triangle of one, is a node. Other values and constants have names with a colon,
+// which no node has.
 //
 // Threads: a function without state.
 #ifndef CAPSTAN_TRAINING_ONNX_WRITE_ONNX_H_

@@ -14,10 +14,12 @@
 #include "training/ops/activation/activation.h"
 #include "training/ops/add/add.h"
 #include "training/ops/arithmetic/arithmetic.h"
+#include "training/ops/cast/cast.h"
 #include "training/ops/concat/concat.h"
 #include "training/ops/constant_of_shape/constant_of_shape.h"
 #include "training/ops/dropout/dropout.h"
 #include "training/ops/flatten/flatten.h"
+#include "training/ops/gather/gather.h"
 #include "training/ops/gelu/gelu.h"
 #include "training/ops/gemm/gemm.h"
 #include "training/ops/identity/identity.h"
@@ -119,6 +121,39 @@ TEST(WriteOnnxTest, ALanguageModelComputesTheSame) {
   const std::vector<float> y_found = Compute(*found, tokens), y_want = Compute(want, tokens);
   ASSERT_EQ(y_found.size(), y_want.size());
   for (size_t i = 0; i < y_want.size(); ++i) EXPECT_NEAR(y_found[i], y_want[i], 1e-4) << i;
+}
+
+// Of numbers that two tables look up, as of tokens and their kinds: the Cast has two readers.
+TEST(WriteOnnxTest, ASharedCastIsReadBack) {
+  for (const char* const type : {"int64", "int32", "float"}) {
+    const absl::StatusOr<Graph> graph =
+        Graph::Build("shared", {3},
+                     {{"whole", Cast{type}, {0}},
+                      {"words", ParameterNode{{5, 2}}, {}},
+                      {"word", Gather(), {2, 1}},
+                      {"kinds", ParameterNode{{5, 2}}, {}},
+                      {"kind", Gather(), {4, 1}},
+                      {"sum", Add(), {3, 5}},
+                      {"numbers", Unsqueeze{{2}}, {1}},
+                      {"more", Add(), {6, 7}},
+                      {"loss", SequenceCrossEntropyLoss(), {8, 0}}});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    const OnnxModel want = Drawn(*graph);
+    const absl::StatusOr<std::string> bytes = Written(*graph, want);
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+    const absl::StatusOr<OnnxModel> found = ReadOnnx(*bytes);
+    ASSERT_TRUE(found.ok()) << found.status();
+    const std::vector<float> tokens = {4.75f, 0.5f, 2};
+    EXPECT_EQ(Compute(*found, tokens), Compute(want, tokens)) << type;
+    // And what was read is written again.
+    const absl::StatusOr<Graph> again = WithLoss(*found, "again");
+    ASSERT_TRUE(again.ok()) << again.status();
+    const absl::StatusOr<std::string> second = Written(*again, *found);
+    ASSERT_TRUE(second.ok()) << second.status();
+    const absl::StatusOr<OnnxModel> last = ReadOnnx(*second);
+    ASSERT_TRUE(last.ok()) << last.status();
+    EXPECT_EQ(Compute(*last, tokens), Compute(want, tokens)) << type;
+  }
 }
 
 TEST(WriteOnnxTest, TheLossOfASequenceNeedsAReaderWhoSeesIt) {
