@@ -17,9 +17,10 @@ struct OnnxFile {
   training::onnx::OnnxModel model;
   training::Graph graph;  // the model with its loss
 };
-// `loss` is that of the network. A network whose input is [features] gets a node in front, and reads images [1, 1, features].
-// InvalidArgument: the file cannot be read or cannot be a network here. The message begins with the
-// path.
+
+// `loss` is that of the network. A network whose input is [features] gets a node in front, and
+// reads images [1, 1, features]. InvalidArgument: the file cannot be read or cannot be a network
+// here. The message begins with the path.
 absl::StatusOr<OnnxFile> ReadOnnxFile(
     const std::string& path,
     training::onnx::OnnxLoss loss = training::onnx::OnnxLoss::kSoftmaxCrossEntropy);

@@ -45,8 +45,9 @@ std::string LiveLines(const job::v1::Job& job, const ViewStyle& style);
 // "2 steps changed nothing, because loss or gradient was not finite".
 std::string SkippedText(int64_t steps);
 
-// The last lines of `run`: outcome, accuracy (where targets are numbers, the loss) and seconds. For a successful job also the checkpoint,
-// the hash and two lines of Python that load the weights. Ends with a line feed.
+// The last lines of `run`: outcome, accuracy (where targets are numbers, the loss) and seconds. For
+// a successful job also the checkpoint, the hash and two lines of Python that load the weights.
+// Ends with a line feed.
 std::string Summary(const job::v1::Job& job, const ViewStyle& style);
 
 // "3m29s", "1h02m", "12.3s".

@@ -37,7 +37,7 @@ struct CsvTable {
   int64_t count = 0;               // samples
   int64_t features = 0;            // 1 .. kMaxSampleFeatures (sample_limits.h)
   std::vector<int32_t> labels;     // [count], or nothing if targets are numbers
-  std::vector<float> targets;      // likewise the reverse
+  std::vector<float> targets;      // [count] if targets are numbers, or nothing
   FloatRows rows;                  // [count, features], or nothing
 };
 

@@ -62,12 +62,12 @@ struct DatasetOptions {
   std::vector<std::string> roots;  // the folder must lie in one; empty: anywhere
   // 1 .. 2^31 - 1; each label is below it. The classes of kText are the characters that it has.
   int64_t num_classes = 10;
-  // kNpz, kCsv and kLibsvm: numbers of a sample's target, 1 .. kMaxTargetSize; of the last two 1. 0:
-  // the target is a class. Otherwise num_classes is not read, and all labels are 0.
+  // kNpz, kCsv and kLibsvm: numbers of a sample's target, 1 .. kMaxTargetSize; of the last two 1.
+  // 0: the target is a class. Otherwise num_classes is not read, and all labels are 0.
   int64_t target_size = 0;
   // Limits of one split, counting a byte per pixel and label; for kNpz, kCsv and kLibsvm 4 bytes
-  // per label, target and float. Beyond hold_bytes, images of plain files are read when they are needed. A
-  // set that must be held beyond memory_limit_bytes is refused.
+  // per label, target and float. Beyond hold_bytes, images of plain files are read when they are
+  // needed. A set that must be held beyond memory_limit_bytes is refused.
   int64_t hold_bytes = int64_t{256} << 20;
   int64_t memory_limit_bytes = int64_t{4} << 30;
   uint64_t seed = 0;              // for synthetic images and random transforms
@@ -155,8 +155,8 @@ struct DatasetProbe {
 // finds damage inside the images. Of `image_folder` it reads the names and the first image of
 // each split; of `rec` the index, or without one the headers of all records, and the first image.
 // `cifar10_bin` has its labels between the images, so everything is read: 0.1 s for plain files,
-// and one to two seconds for each .xz. Tables and texts are read as a whole. Errors as above. It is also
-// InvalidSpec if the two splits have images of different sizes, or if the headers of CSV files
+// and one to two seconds for each .xz. Tables and texts are read as a whole. Errors as above. It is
+// also InvalidSpec if the two splits have images of different sizes, or if the headers of CSV files
 // differ.
 absl::StatusOr<DatasetProbe> ProbeDataset(const DatasetOptions& options);
 

@@ -49,7 +49,7 @@ enum class LibsvmRule {
   kSigned,    // a label is negative: all are -1 or +1, and become 0 and 1
   kFromZero,  // a label is 0: labels are classes
   kFromOne,   // otherwise: labels are classes counted from 1, so the class is label - 1
-  kNumbers,   // targets are numbers, which are labels as they are; not of RuleOfLabels
+  kNumbers,   // the file's numbers are the targets; RuleOfLabels never gives this
 };
 
 // InvalidSpec: a label that the rule does not have, or a class that is not below `num_classes`.

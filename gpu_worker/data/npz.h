@@ -2,8 +2,8 @@
 //
 //   x_train, x_test   uint8, float32 or float64; [N, F], [N, rows, columns] or
 //                     [N, channels, rows, columns]. float64 becomes the nearest float32.
-//   y_train, y_test   integers [N] or [N, 1], the classes from 0; where targets are numbers, float32
-//                     or float64 [N, K], or [N] for K = 1
+//   y_train, y_test   integers [N] or [N, 1], the classes from 0; where targets are numbers,
+//                     float32 or float64 [N, K], or [N] for K = 1
 //
 // Other members are not read. Sizes are checked against the file and the limits before any
 // allocation. Errors name the file and the member and carry a reason (failure.h).

@@ -61,8 +61,8 @@ bool LooksLikeNumber(absl::string_view text);
 // Reads a whole number, like "3", "-1" or "3.0", of at most 2^53. Returns as ParseFloat does.
 const char* ParseWhole(absl::string_view text, int64_t& value);
 
-// For behind the message of a wrong label: how to train on numbers, if it is one. Empty: it is none,
-// or `numbers`, i.e. targets are numbers already.
+// What is added to the message of a wrong label: if `text` is a number, how to train on numbers.
+// Empty if it is none, or if `numbers` says that targets are numbers already.
 std::string NumbersHint(bool numbers, absl::string_view text);
 
 // The beginning of a text from a file, for messages: 'abc', 'a\x00b', 'long...'.
