@@ -23,6 +23,7 @@
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
 #include "training/onnx/write_onnx.h"
+#include "training/spec/rules.h"
 
 namespace capstan::client {
 namespace {
@@ -118,12 +119,27 @@ struct ImportFlags {
   std::string out;  // empty: none
 };
 
-// The group `model` of a job file that trains the network of a file from its weights. A string of
-// JSON is one of YAML.
-std::string ModelGroup(const std::string& path, int64_t num_classes) {
-  const std::string quoted = nlohmann::json(path).dump();
-  return absl::StrCat("model:\n  graph: ", quoted, "\n  initial_weights: ", quoted,
-                      "\n  num_classes: ", num_classes, "\n");
+// What a job file says to train the network of a file from its weights. A string of JSON is one of
+// YAML.
+nlohmann::ordered_json GroupsOfJob(const std::string& path, const training::Graph& graph) {
+  const bool numbers = graph.target_size() > 0;
+  nlohmann::ordered_json groups;
+  groups["model"] = {{"graph", path},
+                     {"initial_weights", path},
+                     {numbers ? "num_outputs" : "num_classes", graph.num_classes()}};
+  if (numbers) groups["training"] = {{"loss", training::spec::kMeanSquaredError}};
+  return groups;
+}
+
+std::string YamlOf(const nlohmann::ordered_json& groups) {
+  std::string text;
+  for (const auto& [name, group] : groups.items()) {
+    absl::StrAppend(&text, name, ":\n");
+    for (const auto& [key, value] : group.items()) {
+      absl::StrAppend(&text, "  ", key, ": ", value.dump(), "\n");
+    }
+  }
+  return text;
 }
 
 ExitCode ImportModel(const ImportFlags& flags, const Console& console) {
@@ -139,16 +155,16 @@ ExitCode ImportModel(const ImportFlags& flags, const Console& console) {
   std::error_code error;
   const std::string path = std::filesystem::absolute(flags.file, error).lexically_normal().string();
   if (error) return refuse(absl::StrCat(flags.file, ": ", error.message()));
-  const int64_t classes = network->graph.num_classes();
-  std::string group;
+  const nlohmann::ordered_json groups = GroupsOfJob(path, network->graph);
+  std::string yaml;
   try {
-    group = ModelGroup(path, classes);
+    yaml = YamlOf(groups);
   } catch (const nlohmann::json::exception&) {
     return refuse(absl::StrCat(flags.file, ": want a path of UTF-8, as a job file has"));
   }
   console.Note(NotesText(network->notes));
   if (!flags.out.empty()) {
-    const absl::Status written = services::WriteFileAtomically(flags.out, group);
+    const absl::Status written = services::WriteFileAtomically(flags.out, yaml);
     if (!written.ok()) {
       Report(written, console);
       return kExitInternal;
@@ -156,12 +172,12 @@ ExitCode ImportModel(const ImportFlags& flags, const Console& console) {
   }
   if (console.json()) {
     nlohmann::ordered_json json = ModelJson(network->graph, {});
-    json["model"] = {{"graph", path}, {"initial_weights", path}, {"num_classes", classes}};
+    json.update(groups);
     console.Out(TextOf(json));
     return kExitDone;
   }
   console.Out(ModelText(network->graph, {}, console.stdout_tty ? console.width : 0));
-  console.Out(flags.out.empty() ? "\n" + group : "\n" + flags.out + "\n");
+  console.Out(flags.out.empty() ? "\n" + yaml : "\n" + flags.out + "\n");
   return kExitDone;
 }
 

@@ -27,6 +27,10 @@ absl::StatusOr<Network> OfOnnxFile(const std::string& file, const NetworkFlags& 
                      " would do nothing: an ONNX file says it"));
   }
   auto onnx = ReadOnnxFile(file);
+  // There are no jobs of one class: a single output is a number.
+  if (onnx.ok() && onnx->graph.num_classes() == 1) {
+    onnx = ReadOnnxFile(file, training::onnx::OnnxLoss::kMeanSquaredError);
+  }
   if (!onnx.ok()) return onnx.status();
   return Network{std::move(onnx->graph), std::nullopt,
                  ImportNotes{onnx->model.final_activation, onnx->model.shared_weights}};

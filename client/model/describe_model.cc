@@ -49,10 +49,12 @@ std::string Mebibytes(int64_t bytes) {
 }  // namespace
 
 std::string ModelText(const Graph& graph, const ModelMemory& memory, int width) {
-  std::string text = absl::StrCat(
-      graph.name(), " on images of ", ShapeToString(graph.input_shape()), ", ", graph.num_classes(),
-      graph.target_size() > 0 ? " outputs: " : " classes: ", Grouped(graph.parameter_elements()),
-      " parameters");
+  const bool one = graph.num_classes() == 1;
+  const char* const what = graph.target_size() > 0 ? (one ? " output: " : " outputs: ")
+                                                   : (one ? " class: " : " classes: ");
+  std::string text =
+      absl::StrCat(graph.name(), " on images of ", ShapeToString(graph.input_shape()), ", ",
+                   graph.num_classes(), what, Grouped(graph.parameter_elements()), " parameters");
   if (graph.statistic_elements() > 0) {
     absl::StrAppend(&text, ", ", Grouped(graph.statistic_elements()), " running statistics");
   }

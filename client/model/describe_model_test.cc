@@ -3,6 +3,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "training/graph/models.h"
+#include "training/ops/gemm/gemm.h"
+#include "training/ops/mean_squared_error/mean_squared_error.h"
+#include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace capstan::client {
 namespace {
@@ -53,6 +56,18 @@ TEST(ModelTextTest, IsATableAndSums) {
   EXPECT_THAT(text, testing::ContainsRegex("conv1_relu +Relu +conv1 +\\[6, 24, 24\\] +- +-\n"));
   EXPECT_THAT(text, HasSubstr("Training 64 samples at a time on a CPU of this host: 3.5 MiB, of "
                               "which 0.5 MiB for weights and gradient.\n"));
+}
+
+TEST(ModelTextTest, OneIsNoPlural) {
+  for (const bool number : {false, true}) {
+    const training::Operator loss = number
+                                        ? training::Operator(training::MeanSquaredErrorLoss())
+                                        : training::Operator(training::SoftmaxCrossEntropyLoss());
+    const absl::StatusOr<training::Graph> graph =
+        training::Graph::Build("one", {4}, {{"fc", training::Gemm{1}, {0}}, {"loss", loss, {1}}});
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    EXPECT_THAT(ModelText(*graph, {}, 0), HasSubstr(number ? ", 1 output: " : ", 1 class: "));
+  }
 }
 
 TEST(BuiltInModelsTest, AllCanBeMade) {

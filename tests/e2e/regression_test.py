@@ -184,6 +184,26 @@ class RegressionTest(support.TestCase):
         # It begins where the other one has ended: the loss of the first batch is no more than that of the other's last epoch.
         self.assertLess(self.step_log(onward)[0]['loss'], 1.5 * job['epochs'][-1]['train_loss'])
 
+    def test_a_file_of_one_output_is_imported_for_numbers(self):
+        self.write('one.npz', npz(outputs=1))
+        self.train(self.spec(model={'name': 'mlp'}, data={'format': 'npz', 'uri': self.path('one.npz')}))
+        self.assertEqual(self.capstan('model', 'export', '@last', '--out', 'one.onnx').code, 0)
+        path = self.path('one.onnx')
+        said = self.capstan('model', 'import', 'one.onnx', '--out', 'groups.yaml', '-o', 'json')
+        self.assertEqual(said.code, 0, said)
+        groups = json.loads(said.out)
+        self.assertEqual((groups['model'], groups['training']), ({'graph': path, 'initial_weights': path, 'num_outputs': 1}, {'loss': 'mean_squared_error'}))
+        self.assertEqual([node['operator'] for node in groups['nodes']][-1], 'MeanSquaredErrorLoss')
+        shown = self.capstan('model', 'import', 'one.onnx').out
+        self.assertIn(', 1 output: ', shown)
+        with open(self.path('groups.yaml')) as f:
+            written = f.read()
+        self.assertTrue(shown.endswith('\n\n' + written), shown)
+        # What it has written belongs into a job file.
+        rest = f'version: 1\nname: onward\ndata: {{format: npz, uri: {json.dumps(self.path("one.npz"))}}}\n'
+        job = self.write('job.yaml', f'{rest}{written}  epochs: 1\n  global_batch_size: {BATCH}\n  optimizer: {json.dumps(SGD)}\n')
+        self.assertEqual(self.capstan('validate', job).code, 0, self.capstan('validate', job))
+
     def test_what_does_not_fit_is_named_before_anything_starts(self):
         def refused(text, spec):
             run = self.capstan('validate', self.write('job.json', json.dumps(spec)))
