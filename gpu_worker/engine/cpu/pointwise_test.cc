@@ -1,5 +1,6 @@
 // Tests kernels that must have the bits of their references, with every instruction set: Concat,
-// Dropout, Cast, Gather of a value, Trilu, Sigmoid, Tanh, LeakyRelu and Clip. Gelu must have the same bits with all of them.
+// Dropout, Cast, Gather of a value, Trilu, Sigmoid, Tanh, LeakyRelu and Clip. Gelu must have the same
+// bits with all of them.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
