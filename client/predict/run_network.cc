@@ -8,6 +8,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "training/graph/tensors.h"
+#include "training/ops/cast/cast.h"
+#include "training/ops/gather/gather.h"
+#include "training/ops/slice/slice.h"
 
 namespace capstan::client {
 namespace {
@@ -76,6 +79,49 @@ absl::StatusOr<std::vector<const data::Array*>> MatchInputs(const OnnxNetwork& n
   return matched;
 }
 
+// The input whose numbers a node reads as they are, but for their shape and what follows their
+// point. -1: it reads other numbers.
+int InputOf(const OnnxNetwork& network, training::ValueId value) {
+  const training::Graph& graph = network.graph;
+  while (value > 0) {
+    const training::GraphNode& node = graph.nodes()[value - 1];
+    if (node.op.name == training::SliceNode::kName && node.inputs[0] == 0 &&
+        network.inputs.size() > 1) {  // the row of all inputs is cut into these
+      int64_t first = graph.instance(value - 1).attributes.Ints("starts")[0];
+      size_t input = 0;
+      while (first > 0) first -= training::Elements(network.inputs[input++].shape);
+      return static_cast<int>(input);
+    }
+    if (graph.def(value - 1).in_place != training::InPlace::kView &&
+        node.op.name != training::Cast::kName) {
+      return -1;
+    }
+    value = node.inputs[0];
+  }
+  return network.inputs.size() == 1 ? 0 : -1;
+}
+
+// A table has no row for an index beyond its end.
+absl::Status CheckIndices(const OnnxNetwork& network,
+                          const std::vector<const data::Array*>& arrays) {
+  const training::Graph& graph = network.graph;
+  for (const training::GraphNode& node : graph.nodes()) {
+    if (node.op.name != training::Gather::kName) continue;
+    const int input = InputOf(network, node.inputs[1]);
+    if (input < 0) continue;
+    const int64_t rows = graph.value_shape(node.inputs[0])[0];
+    const std::vector<float>& numbers = arrays[static_cast<size_t>(input)]->numbers;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if (training::RowOfIndex(numbers[i], rows) >= 0) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("input '", absl::CHexEscape(network.inputs[static_cast<size_t>(input)].name),
+                       "': number ", i, " is ", numbers[i], ", want ", -rows, " to ", rows - 1,
+                       ", a row of the table of node '", node.name, "'"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<engine::Plan>> PlanOf(engine::Device& device,
                                                      const OnnxNetwork& network, int64_t max_batch,
                                                      int threads) {
@@ -108,6 +154,8 @@ absl::StatusOr<std::vector<data::Array>> RunNetwork(engine::Device& device,
                                                     const std::function<absl::Status()>& between) {
   const absl::StatusOr<std::vector<const data::Array*>> matched = MatchInputs(network, inputs);
   if (!matched.ok()) return matched.status();
+  const absl::Status indices = CheckIndices(network, *matched);
+  if (!indices.ok()) return indices;
   const int64_t count = (*matched)[0]->shape[0];
   const int64_t size = std::min(count, options.max_batch);
   const int64_t row = training::Elements(network.graph.input_shape());

@@ -21,7 +21,8 @@ namespace capstan::client {
 //
 // `inputs` has an array [samples, ...] for each input, in any order. The name of an only array of an
 // only input may be empty. InvalidArgument: an input has no array, an array is no input or has
-// another shape, or arrays have different numbers of samples; the message names it.
+// another shape, arrays have different numbers of samples, or a number of an input names no row of a
+// table that it looks up; the message names it.
 // `options.limit` is not used. `between` is called before each batch; its error ends the run. Other
 // errors are those of Device::Compile. Memory: all outputs and one batch. Blocks.
 absl::StatusOr<std::vector<data::Array>> RunNetwork(engine::Device& device,

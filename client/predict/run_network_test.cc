@@ -6,10 +6,13 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gpu_worker/engine/device/open.h"
 #include "training/ops/arithmetic/arithmetic.h"
+#include "training/ops/cast/cast.h"
 #include "training/ops/concat/concat.h"
 #include "training/ops/flatten/flatten.h"
+#include "training/ops/gather/gather.h"
 #include "training/ops/parameter/parameter.h"
 #include "training/ops/reshape/reshape.h"
 #include "training/ops/slice/slice.h"
@@ -94,6 +97,38 @@ TEST_F(RunNetworkTest, WhatDoesNotFitIsNamed) {
   EXPECT_EQ(Error({a, {"b", {2, 1, 2}, {1, 2, 3, 4}}}), "input 'b': 2 samples, want 1 as in 'a'");
   EXPECT_EQ(Error({{"a", {0, 2}, {}}, {"b", {0, 1, 2}, {}}}),
             "input 'a': 0 samples, want at least 1");
+}
+
+// Of one input, and of the second of two, whose numbers are cut off.
+TEST(RunNetworkOfTokensTest, ARowThatTheTableLacksIsNamed) {
+  const auto device = *engine::OpenDevice("cpu");
+  const auto run = [&](bool two, const std::vector<float>& tokens) {
+    std::vector<training::GraphNode> nodes = {{"table", training::ParameterNode{{3, 1}}, {}}};
+    if (two) nodes.push_back({"part", SliceNode{{1}, {3}, {1}, {1}}, {0}});
+    nodes.push_back({"whole", training::Cast{"int64"}, {two ? 2 : 0}});
+    nodes.push_back({"look", training::Gather(), {1, two ? 3 : 2}});
+    nodes.push_back({"row", training::Flatten(), {two ? 4 : 3}});
+    nodes.push_back({"loss", training::SoftmaxCrossEntropyLoss(), {two ? 5 : 4}});
+    auto graph = training::Graph::Build("tokens", {two ? 3 : 2}, nodes);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    training::onnx::OnnxNetwork network = {
+        {{"ids", {2}}}, {{"y", {2, 1}}}, {}, *std::move(graph), {{"table", {3, 1}, {5, 6, 7}}}};
+    std::vector<data::Array> arrays = {{"ids", {1, 2}, tokens}};
+    if (two) network.inputs.insert(network.inputs.begin(), {"other", {1}});
+    if (two) arrays.push_back({"other", {1, 1}, {99}});
+    return RunNetwork(*device, network, arrays, {.max_batch = 1, .threads = 1},
+                      [] { return absl::OkStatus(); });
+  };
+  for (const bool two : {false, true}) {
+    const auto fits = run(two, {2.5f, -3});
+    ASSERT_TRUE(fits.ok()) << fits.status();
+    EXPECT_THAT((*fits)[0].numbers, ElementsAre(7, 5));
+    for (const auto& [token, text] : {std::pair(3.0f, "3"), std::pair(-4.0f, "-4")}) {
+      EXPECT_EQ(run(two, {0, token}).status().message(),
+                absl::StrCat("input 'ids': number 1 is ", text,
+                             ", want -3 to 2, a row of the table of node 'look'"));
+    }
+  }
 }
 
 TEST_F(RunNetworkTest, ItCanBeStopped) {
