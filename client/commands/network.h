@@ -34,10 +34,10 @@ bool IsBuiltInModel(const std::string& name);
 // the message lists the names. InvalidArgument: a flag, or the model does not accept it.
 absl::StatusOr<Network> BuiltInNetwork(const std::string& name, const NetworkFlags& flags);
 
-// `file` ends with .onnx, where a network of one output gets the loss mean_squared_error, or is a job file, or "-" for a job file on standard input. The input of a
-// job's network is that of the flag, or follows from the job file, or is read from the data set.
-// Errors of LoadJob and ReadOnnxFile; NotFound also if the data is not on this host and no flag
-// says the input.
+// `file` ends with .onnx, where a network of one output gets the loss mean_squared_error, or is a
+// job file, or "-" for a job file on standard input. The input of a job's network is that of the
+// flag, or follows from the job file, or is read from the data set. Errors of LoadJob and
+// ReadOnnxFile; NotFound also if the data is not on this host and no flag says the input.
 absl::StatusOr<Network> NetworkOfFile(const std::string& file, const NetworkFlags& flags,
                                       const Console& console);
 
