@@ -91,8 +91,9 @@ TEST(JobViewTest, NumbersAsTargetsHaveALossAlone) {
   job::v1::Job small = job;  // targets of 1e-4
   small.mutable_epochs(0)->set_validation_loss(1.43413e-8);
   EXPECT_THAT(EpochLine(small, small.epochs(0)), HasSubstr(" validation-loss=1.43413e-08"));
-  EXPECT_THAT(LiveLines(job, {.width = 200}), HasSubstr("loss 0.5123   lr 0.04   4318 samples/s"));
-  EXPECT_THAT(LiveLines(job, {.width = 30}), HasSubstr("loss 0.5123   4318 samples/s"));
+  EXPECT_THAT(LiveLines(job, {.width = 200}),
+              HasSubstr("loss 0.512346   lr 0.04   4318 samples/s"));
+  EXPECT_THAT(LiveLines(job, {.width = 30}), HasSubstr("loss 0.512346   4318 samples/"));
   job.set_state(common::v1::JOB_STATE_SUCCEEDED);
   EXPECT_THAT(Summary(job, {}), HasSubstr("\nloss        0.25 on the test set after epoch 1\n"));
   job.mutable_epochs(0)->clear_validation_loss();

@@ -25,6 +25,7 @@ Numbers Plain(const Problem& problem, double scale) {
   draws.ids = problem.ids.data();
   draws.seed = problem.draw_seed;
   draws.epoch = problem.epoch;
+  draws.targets = problem.targets.data();
   ReferenceResult want =
       RunReference(problem.graph, parameters, {problem.images.begin(), problem.images.end()},
                    problem.labels, scale, draws);
