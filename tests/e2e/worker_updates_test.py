@@ -90,6 +90,9 @@ class FaultsTest(services.ServicesTest):
         for on_kvstore in (True, False):
             job_id = self.submit(spec(on_kvstore, optimizer=ADAM, training={'max_steps': 100}, num_workers=2, num_shards=2, lanes=2))
             self.ok('wait', job_id)
+            for worker in ('w0', 'w1'):
+                # The last counters come with the end of the task, which may be later than that of the job.
+                self.wait_until(lambda ended=f'event=task_ended job={job_id}', worker=worker: ended in self.services[worker].said(), 30, 'task_ended')
             received[on_kvstore] = self.received('w0', job_id) + self.received('w1', job_id)
         print(received, flush=True)
         self.assertTrue(1 < received[False] / received[True] < 1.1, received)
@@ -97,7 +100,7 @@ class FaultsTest(services.ServicesTest):
     def test_a_joiner_a_dead_task_a_replaced_shard_and_a_suspended_job(self):
         self.start(workers=2, shards=3)  # one shard is spare
         for optimizer in (SGD, ADAM):
-            steps = 400
+            steps = 800
             job_id = self.submit(self.job(False, optimizer, steps))
             self.wait_for_step(job_id, 40)
             if 'w2' not in self.services:
