@@ -25,7 +25,8 @@ template <typename T>
 void CastForward(const ForwardCall<T>& call) {
   if (!ToWhole(call.op)) return CopyForward(call);
   const int64_t size = call.samples.count * Elements(call.op.x[0].shape);
-  for (int64_t i = 0; i < size; ++i) call.y[i] = std::trunc(call.x[0][i]);
+  // The sum makes +0 of -0, which whole numbers do not have.
+  for (int64_t i = 0; i < size; ++i) call.y[i] = std::trunc(call.x[0][i]) + T{0};
 }
 
 template <typename T>

@@ -1,6 +1,6 @@
 // Cast: any shape. Values stay float32; `to` says which numbers they hold. "float": y = x. "int32"
-// and "int64": the whole number of x, towards zero, through which no gradient goes. A NaN stays a
-// NaN, and a number outside the range of the type stays as it is. Source: ONNX opset 13.
+// and "int64": the whole number of x, towards zero and never -0, through which no gradient goes. A
+// NaN stays a NaN, and a number outside the range of the type stays as it is. Source: ONNX opset 13.
 #ifndef CAPSTAN_TRAINING_OPS_CAST_CAST_H_
 #define CAPSTAN_TRAINING_OPS_CAST_CAST_H_
 

@@ -19,7 +19,12 @@ namespace {
 }  // namespace
 
 void RunTruncate(int64_t size, const float* x, float* y) {
-  for (int64_t i = 0; i < size; i += kLanes) hn::Store(hn::Trunc(hn::Load(d, x + i)), d, y + i);
+  // The sum makes +0 of -0, which whole numbers do not have. What Trunc makes of -0.5 depends on the
+  // instruction set and the compiler.
+  const V zero = hn::Zero(d);
+  for (int64_t i = 0; i < size; i += kLanes) {
+    hn::Store(hn::Add(hn::Trunc(hn::Load(d, x + i)), zero), d, y + i);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -66,7 +66,7 @@ CAPSTAN_HD float ValueOf(const UnaryFunction& of, float x) {
     case Unary::kCopy:
       return x;
     case Unary::kTruncate:
-      return std::trunc(x);
+      return std::trunc(x) + 0.0f;  // +0, which the reference has
     case Unary::kRelu:
       return x < 0 ? 0 : x;
     case Unary::kSigmoid:
