@@ -2,7 +2,7 @@
 # its own folder or file.
 
 # With CAPSTAN_PRECOMPILED, headers that nearly every source reads are compiled once for all targets with the same flags, and
-# again, together with those of gRPC, for all targets that use it.
+# again, together with those of gRPC or GoogleTest, for all targets that use them.
 function(capstan_precompile target)
   if(CAPSTAN_PRECOMPILED)  # at the end of the folder, when the flags of its sources are known
     cmake_language(EVAL CODE "cmake_language(DEFER CALL capstan_precompile_now ${target})")
@@ -19,22 +19,31 @@ function(capstan_precompile_now target)
   set(headers <algorithm> <functional> <map> <memory> <string> <vector>
     <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/strings/str_format.h> <absl/time/time.h>)
   set(kind plain)
+  get_target_property(linked ${target} LINK_LIBRARIES)
+  if("GTest::gtest_main" IN_LIST linked)
+    string(APPEND kind _test)
+    list(APPEND headers <gmock/gmock.h> <gtest/gtest.h>)
+  endif()
   capstan_links(${target} gRPC::grpc++ rpc)
   if(rpc)
-    set(kind rpc)
+    string(APPEND kind _rpc)
     list(APPEND headers <google/protobuf/descriptor.h> <google/protobuf/generated_message_reflection.h>
       <google/protobuf/message.h> <google/protobuf/timestamp.pb.h> <google/protobuf/wire_format.h>
       <grpcpp/generic/async_generic_service.h> <grpcpp/grpcpp.h> <grpcpp/support/client_callback.h>
       <grpcpp/support/method_handler.h> <grpcpp/support/server_callback.h>)
   endif()
-  get_directory_property(flags COMPILE_OPTIONS)
-  string(SHA256 flags "${flags}")
-  string(SUBSTRING ${flags} 0 8 flags)
-  set(precompiled capstan_headers_${kind}_${flags})
+  get_target_property(flags ${target} COMPILE_OPTIONS)  # those of the folder, and the target's own
+  string(SHA256 digest "${flags}")
+  string(SUBSTRING ${digest} 0 8 digest)
+  set(precompiled capstan_headers_${kind}_${digest})
   if(NOT TARGET ${precompiled})
     set(empty ${PROJECT_BINARY_DIR}/precompiled.cc)
     file(CONFIGURE OUTPUT ${empty} CONTENT "")  # keeps the file, and so its time, if it is there
     add_library(${precompiled} OBJECT ${empty})
+    set_target_properties(${precompiled} PROPERTIES COMPILE_OPTIONS "${flags}")
+    if(kind MATCHES test)
+      target_link_libraries(${precompiled} PRIVATE GTest::gmock GTest::gtest)
+    endif()
     target_link_libraries(${precompiled} PRIVATE capstan::warnings)
     if(rpc)
       capstan_need_grpc()  # the target of gRPC is known in folders that ask for it
@@ -136,6 +145,7 @@ function(capstan_test name)
   if(CAPSTAN_FUZZERS)
     target_compile_options(capstan_${name} PRIVATE -fno-sanitize=fuzzer-no-link)  # only libraries guide a fuzzer
   endif()
+  capstan_precompile(capstan_${name})
   set_target_properties(capstan_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
   add_test(NAME ${name} COMMAND capstan_${name} ${ARG_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   capstan_limit_test(${name} ${ARG_TIER} ${ARG_TIMEOUT})

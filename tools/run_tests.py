@@ -26,7 +26,8 @@ LOGS = os.path.join(ROOT, 'build', 'test-logs')
 GATE = ['style', 'unit', 'contract', 'integration', 'sim', 'e2e', 'asan', 'tsan', 'fuzz']
 QUICK = ['style', 'unit', 'contract', 'smoke']
 # With an empty compiler cache, half of the time is spent on headers that are read again for every source.
-OPTIONS = {'dev': ['-DCMAKE_UNITY_BUILD=' + ('ON' if os.environ.get('CAPSTAN_TOGETHER') == '1' else 'OFF')]}
+TOGETHER = 'ON' if os.environ.get('CAPSTAN_TOGETHER') == '1' else 'OFF'
+OPTIONS = {'dev': [f'-DCMAKE_UNITY_BUILD={TOGETHER}', f'-DCAPSTAN_PRECOMPILED={TOGETHER}']}
 # The tests that run with a sanitizer. They start no program of ours, so such a build makes neither programs nor benchmarks.
 ASAN_TIERS = ['unit', 'contract', 'integration', 'sim']
 TSAN_TIERS = ['unit', 'contract', 'integration', 'tsan']  # the simulation has one thread
