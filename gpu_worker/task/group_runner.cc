@@ -68,7 +68,7 @@ absl::Status GroupRunner::RunAll() {
   group.deterministic = job_->spec.spec().training().deterministic();
   group.timeout = options_.timeout;
   group.slots = options_.slots;
-  group.state = options_.optimizer_state;
+  group.state_floats = options_.state_floats;
   absl::StatusOr<std::unique_ptr<engine::PlanGroup>> made = device_->MakeGroup(plans_, group);
   if (!made.ok()) return made.status();
   group_ = *std::move(made);
@@ -187,7 +187,7 @@ absl::Status GroupRunner::Do(const GroupUpdate& update) {
                                             " of lineage ", loaded_lineage_));
   }
   absl::Status status;
-  if (update.apply) status = group_->Update(update.step);
+  if (update.apply) status = group_->Update(update.parts);
   loaded_version_ = update.version;
   if (status.ok() && update.weights != nullptr) {
     status = group_->ReadState(update.weights->data(),

@@ -29,6 +29,7 @@
 #include "gpu_worker/task/lane_reader.h"
 #include "services/sync/mutex.h"
 #include "training/fold/tree_fold.h"
+#include "training/optim/apply.h"
 
 namespace capstan::gpu_worker {
 
@@ -51,8 +52,8 @@ struct GroupOrder {
 struct GroupUpdate {
   int64_t lineage = 0;
   int64_t version = 0;
-  bool apply = true;  // false: the weights stay the same
-  engine::SgdStep step;
+  bool apply = true;                        // false: the weights stay the same
+  std::vector<training::UpdatePart> parts;  // of the step that is applied
   // Written if not null; then `done` is called from the runner's own thread.
   std::shared_ptr<FloatBuffer> weights, state;
   std::function<void()> done;
@@ -81,7 +82,7 @@ class GroupRunner {
     absl::Duration timeout;
     // As in GroupOptions.
     int slots = 0;
-    bool optimizer_state = false;
+    int state_floats = 0;
   };
 
   // Borrows the data set and the runners, which must be ready. Starts the thread.

@@ -88,13 +88,13 @@ absl::StatusOr<std::shared_ptr<const Job>> MakeJob(absl::string_view resolved_sp
   if (!optimizer.ok()) return optimizer.status();
   auto lane_optimizer = spec::MakeLaneOptimizer(*resolved);
   if (!lane_optimizer.ok()) return lane_optimizer.status();
-  const std::optional<training::SgdOptions> device_rule = spec::DeviceRule(*resolved);
+  const bool devices_update = spec::WhyTheHostUpdates(*resolved).empty();
   const double lane_clip_norm = spec::LaneClipNorm(*resolved);
   const training::GradientFormat format = spec::GradientFormatOf(*resolved);
   return std::make_shared<const Job>(
       Job{*std::move(resolved), std::string(digest), *std::move(graph), *std::move(layout),
           *std::move(samples), *std::move(evaluation), *std::move(schedule), *std::move(optimizer),
-          device_rule, format, *std::move(lane_optimizer), lane_clip_norm});
+          devices_update, format, *std::move(lane_optimizer), lane_clip_norm});
 }
 
 std::string FailureReasonOf(const absl::Status& status, bool on_gpu) {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +18,6 @@
 #include "training/lanes/eval_plan.h"
 #include "training/lanes/sample_plan.h"
 #include "training/optim/optimizer.h"
-#include "training/optim/sgd.h"
 #include "training/schedule/schedule.h"
 
 namespace capstan::gpu_worker {
@@ -34,9 +32,7 @@ struct Job {
   training::EvalPlan evaluation;
   training::Schedule schedule;
   std::shared_ptr<const training::Optimizer> optimizer;  // freed with the last copy of the job
-  // The rule for devices that keep the weights. Unset: they cannot carry it out, and the host
-  // updates.
-  std::optional<training::SgdOptions> device_rule;
+  bool devices_update = false;  // devices that keep the weights can; else the host does
   training::GradientFormat gradient_format;  // of what leaves a worker
   // In a job whose lanes make steps of their own, the rule of these steps. Null: no such job.
   std::shared_ptr<const training::Optimizer> lane_optimizer;

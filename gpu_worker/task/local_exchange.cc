@@ -23,6 +23,18 @@ using exchange::CompleteWeights;
 using training::LaneBlock;
 using training::SealSums;
 
+namespace {
+
+// Without trust ratios.
+training::VersionUpdate UpdateOf(const training::Decision& decision) {
+  return {.learning_rate = decision.learning_rate,
+          .gradient_scale = decision.gradient_scale,
+          .clip_factor = decision.clip_factor,
+          .applied_steps = decision.applied_steps};
+}
+
+}  // namespace
+
 LocalExchange::LocalExchange(std::shared_ptr<const Job> job, services::Strand& strand,
                              Callbacks callbacks, LocalCallbacks local, Base base)
     : job_(std::move(job)),
@@ -235,10 +247,7 @@ void LocalExchange::Apply(const training::Decision& decision) {
   if (decision.apply) {
     CAPSTAN_CHECK(root_ != nullptr);
     std::shared_ptr<FloatBuffer> next = pool_.Lend();
-    training::VersionUpdate update{.learning_rate = decision.learning_rate,
-                                   .gradient_scale = decision.gradient_scale,
-                                   .clip_factor = decision.clip_factor,
-                                   .applied_steps = decision.applied_steps};
+    training::VersionUpdate update = UpdateOf(decision);
     std::vector<double> ratios;
     if (pieces_ != nullptr) {
       ratios = training::TrustRatios(job_->layout, *job_->optimizer, update, decision.tensor_norms);
@@ -262,8 +271,7 @@ void LocalExchange::ApplyOnDevices(const training::Decision& decision) {
   update.lineage = lineage_;
   update.version = lead_->step();
   update.apply = decision.apply;
-  update.learning_rate = decision.learning_rate;
-  update.gradient_scale = decision.gradient_scale;
+  update.step = UpdateOf(decision);
   if (!decision.stop && !decision.evaluate && !decision.checkpoint) {
     weights_.reset();
     local_.on_update(std::move(update));

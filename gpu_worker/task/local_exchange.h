@@ -29,6 +29,7 @@
 #include "training/lead/lead.h"
 #include "training/norm/norm_tree.h"
 #include "training/norm/tensor_norms.h"
+#include "training/optim/apply.h"
 
 namespace capstan::gpu_worker {
 
@@ -48,9 +49,8 @@ class LocalExchange final : public exchange::Exchange {
   struct DeviceUpdate {
     int64_t lineage = 0;
     int64_t version = 0;
-    bool apply = true;  // false: the same weights
-    double learning_rate = 0;
-    double gradient_scale = 1;
+    bool apply = true;             // false: the same weights
+    training::VersionUpdate step;  // of a step that is applied
     // To be written, where not null, with what the devices have then; `done` on the strand after it.
     std::shared_ptr<FloatBuffer> weights;
     std::shared_ptr<FloatBuffer> state;  // null also where the optimizer keeps none

@@ -305,7 +305,7 @@ absl::Status Task::MakeExchange(const node::v1::StartTask& start) {
   local.on_checkpoint = [this](LocalExchange::Snapshot snapshot) {
     SaveShardFile(std::move(snapshot));
   };
-  if (Together() && job_->device_rule.has_value()) {
+  if (Together() && job_->devices_update) {
     local.on_update = [this](LocalExchange::DeviceUpdate update) { GiveUpdate(std::move(update)); };
   }
   auto exchange =

@@ -8,6 +8,7 @@
 #include "gpu_worker/task/task.h"
 #include "services/check/check.h"
 #include "services/logging/log.h"
+#include "training/optim/apply.h"
 
 namespace capstan::gpu_worker {
 
@@ -25,9 +26,7 @@ bool Task::Together() const {
                      [](const std::string& name) { return absl::StartsWith(name, "cuda"); });
 }
 
-bool Task::DevicesKeep() const {
-  return local_ != nullptr && job_->device_rule.has_value() && Together();
-}
+bool Task::DevicesKeep() const { return local_ != nullptr && job_->devices_update && Together(); }
 
 void Task::StartGroup() {
   GroupRunner::Options options;
@@ -43,7 +42,7 @@ void Task::StartGroup() {
                       /*runs=*/false),
       /*reduce=*/false);
   if (usual.ok()) options.slots = usual->slots;
-  options.optimizer_state = DevicesKeep() && job_->optimizer->state_floats_per_weight() > 0;
+  if (DevicesKeep()) options.state_floats = job_->optimizer->state_floats_per_weight();
   GroupRunner::Callbacks callbacks;
   callbacks.on_ready = [this](const std::string& summary,
                               const std::vector<int64_t>& device_bytes) {
@@ -125,9 +124,9 @@ void Task::GiveUpdate(LocalExchange::DeviceUpdate update) {
   order.lineage = update.lineage;
   order.version = update.version;
   order.apply = update.apply;
-  order.step.rule = *job_->device_rule;
-  order.step.learning_rate = update.learning_rate;
-  order.step.gradient_scale = update.gradient_scale;
+  if (update.apply) {
+    order.parts = training::UpdateParts(job_->layout, *job_->optimizer, update.step);
+  }
   order.weights = std::move(update.weights);
   order.state = std::move(update.state);
   if (update.done) {

@@ -13,6 +13,7 @@
 #include <new>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -93,6 +94,11 @@ class TaskTest : public ::testing::Test {
     return job;
   }
   void ExpectThatItGoesOnWithTheSameBits(TestJob test, const std::vector<std::string>& devices);
+  // Saves at step 4, suspends the job at step 10, and returns the folder of that checkpoint.
+  void Suspend(const TestJob& test, const std::vector<std::string>& devices, std::string* base);
+  // Goes on from there in lineage 2, to the end.
+  static Outcome GoOn(const TestJob& test, const std::string& base,
+                      const std::vector<std::string>& devices);
   std::string folder_;
 };
 
@@ -330,22 +336,15 @@ std::string Commit(const TestJob& test, const TaskState& state) {
 
 // Saved every fourth step, suspended, and continued by another process. The weights must be those
 // of the undisturbed run.
-void TaskTest::ExpectThatItGoesOnWithTheSameBits(TestJob test,
-                                                 const std::vector<std::string>& devices) {
-  if (test.optimizer == "sgd") test.momentum = 0.5;
-  const Outcome whole = RunTask(test.Start(), devices, AllWritten);
-  ASSERT_FALSE(whole.failed) << whole.last().ShortDebugString();
-
-  test.storage_path += "-parts";
-  test.checkpoint_every = 4;
+void TaskTest::Suspend(const TestJob& test, const std::vector<std::string>& devices,
+                       std::string* base) {
   std::vector<int64_t> saved;
   bool ordered = false;
-  std::string base;
   const Outcome first = RunTask(
       test.Start(), devices,
       [&](const TaskState& state) {
         if (!state.lead().suspended() || state.files().step() != state.lead().step()) return false;
-        if (base.empty()) base = Commit(test, state);
+        if (base->empty()) *base = Commit(test, state);
         return true;
       },
       [&](Task& task, const TaskState& state) {
@@ -376,18 +375,34 @@ void TaskTest::ExpectThatItGoesOnWithTheSameBits(TestJob test,
   EXPECT_EQ(first.last().phase(), node::v1::TASK_PHASE_FINISHED);
   EXPECT_EQ(first.last().files().files_size(), 1);  // no weights.safetensors
   EXPECT_EQ(first.last().lead().applied_order_steps(0), 9);
+}
 
+Outcome TaskTest::GoOn(const TestJob& test, const std::string& base,
+                       const std::vector<std::string>& devices) {
   node::v1::StartTask again = test.Start();
   again.mutable_view()->set_lineage(2);
   again.mutable_view()->set_generation(2);
   again.set_base_manifest(base);
-  const Outcome second =
-      RunTask(again, devices, AllWritten, [](Task& task, const TaskState& state) {
-        node::v1::FilesTaken taken;
-        taken.set_lineage(2);
-        taken.set_step(state.files().step());
-        if (state.has_files() && state.files().step() != 30) task.FilesTaken(taken);
-      });
+  return RunTask(again, devices, AllWritten, [](Task& task, const TaskState& state) {
+    node::v1::FilesTaken taken;
+    taken.set_lineage(2);
+    taken.set_step(state.files().step());
+    if (state.has_files() && state.files().step() != 30) task.FilesTaken(taken);
+  });
+}
+
+void TaskTest::ExpectThatItGoesOnWithTheSameBits(TestJob test,
+                                                 const std::vector<std::string>& devices) {
+  if (test.optimizer == "sgd") test.momentum = 0.5;
+  const Outcome whole = RunTask(test.Start(), devices, AllWritten);
+  ASSERT_FALSE(whole.failed) << whole.last().ShortDebugString();
+
+  test.storage_path += "-parts";
+  test.checkpoint_every = 4;
+  std::string base;
+  Suspend(test, devices, &base);
+  if (HasFatalFailure()) return;
+  const Outcome second = GoOn(test, base, devices);
   ASSERT_FALSE(second.failed) << second.last().ShortDebugString();
   EXPECT_EQ(second.last().weights_sha256(), whole.last().weights_sha256());
   EXPECT_EQ(second.last().lead().samples_used(), 30 * 64);
@@ -399,8 +414,7 @@ void TaskTest::ExpectThatItGoesOnWithTheSameBits(TestJob test,
               whole.last().lead().epochs(i).validation_loss());
   }
 
-  again.set_base_manifest(base + "x");
-  const Outcome lost = RunTask(again, devices, [](const TaskState&) { return false; });
+  const Outcome lost = GoOn(test, base + "x", devices);
   EXPECT_EQ(lost.last().reason(), "DataMissing");
   EXPECT_THAT(lost.last().message(), HasSubstr(base + "x/manifest.json"));
 }
@@ -611,9 +625,11 @@ TEST_F(GpuTrainingTest, CardsThatKeepTheWeightsGoOnWithTheSameBits) {
   ExpectThatItGoesOnWithTheSameBits(test, {"cuda:0", "cuda:2"});
 }
 
-// The cards add, and the host does what they cannot: another rule, or gradient clipping.
-TEST_F(GpuTrainingTest, ARuleThatCardsDoNotHaveIsTheHosts) {
+// With `device` the cards update by every rule, except where norms are needed: then they add, and
+// the host updates. The bits are those of `local` either way.
+TEST_F(GpuTrainingTest, CardsUpdateByEveryRuleThatNeedsNoNorms) {
   Set("CAPSTAN_FAKE_DEVICES", "4");
+  int64_t group_bytes = 0;
   const auto hash = [&](TestJob test, const std::string& kvstore,
                         const std::vector<std::string>& devices) {
     test.kvstore = kvstore;
@@ -623,27 +639,75 @@ TEST_F(GpuTrainingTest, ARuleThatCardsDoNotHaveIsTheHosts) {
     test.storage_path += absl::StrCat(kvstore, devices.size());
     const Outcome outcome = RunTask(test.Start(), devices, AllWritten);
     EXPECT_FALSE(outcome.failed) << outcome.last().ShortDebugString();
+    group_bytes = std::accumulate(outcome.counters.planned_bytes.begin(),
+                                  outcome.counters.planned_bytes.end(), int64_t{0});
     return outcome.last().weights_sha256();
   };
-  TestJob adam = Small("adam"), clipped = Small("clipped"), by_norm = Small("by-norm"),
-          plain = Small("plain");
-  adam.optimizer = "adam";
-  adam.learning_rate = 0.001;
+  const std::vector<std::string> one = {"cuda:0"}, two = {"cuda:0", "cuda:2"};
+  const node::v1::StartTask start = Small("plan").Start();
+  const int64_t floats =
+      (*MakeJob(start.resolved_spec(), start.spec_digest()))->layout.total_floats();
+  std::set<std::string> all;
+  const auto expect = [&](const TestJob& test, int64_t states_on_cards) {
+    const std::string bits = hash(test, "local", one);
+    const int64_t plan = group_bytes;
+    EXPECT_EQ(hash(test, "device", two), bits) << test.storage_path;
+    EXPECT_EQ(group_bytes - 2 * plan, (2 + states_on_cards) * 4 * floats) << test.storage_path;
+    EXPECT_TRUE(all.insert(bits).second) << test.storage_path;
+  };
+  const std::pair<const char*, int64_t> rules[] = {{"sgd", 0},     {"adam", 2},    {"adamw", 2},
+                                                   {"rmsprop", 1}, {"adagrad", 1}, {"ftrl", 2},
+                                                   {"lars", 0},    {"lamb", 0}};
+  for (const auto& [name, states] : rules) {
+    TestJob test = Small(name);
+    test.optimizer = name;
+    test.learning_rate = 0.01;
+    test.weight_decay = 0.01;
+    test.decayed = "weights";
+    expect(test, states);
+  }
+  TestJob clipped = Small("clipped"), by_norm = Small("by-norm"), adam = Small("adam-on");
   clipped.clip_value = 1e-3;
   by_norm.clip_norm = 0.01;
-  const std::vector<std::string> one = {"cuda:0"}, two = {"cuda:0", "cuda:2"};
-  EXPECT_EQ(hash(adam, "device", two), hash(adam, "local", one));
-  const std::string bits = hash(clipped, "local", one);
-  EXPECT_EQ(hash(clipped, "device", two), bits);
-  const std::string plain_bits = hash(plain, "local", one);
-  EXPECT_NE(bits, plain_bits);
-  const std::string norm_bits = hash(by_norm, "local", one);
-  EXPECT_EQ(hash(by_norm, "device", two), norm_bits);
-  EXPECT_NE(norm_bits, plain_bits);
-  adam.storage_path += "-on";
+  by_norm.momentum = 0.5;
+  clipped.momentum = 0.5;
+  expect(clipped, 1);
+  expect(by_norm, 0);
+  adam.optimizer = "adam";
+  adam.learning_rate = 0.001;
   adam.kvstore = "device";
   adam.devices = 2;
   ExpectThatItGoesOnWithTheSameBits(adam, two);
+}
+
+// Adam's state comes from CPUs to cards, and back: without it, the loss would be another one.
+TEST_F(GpuTrainingTest, AJobMovesBetweenCpusAndCardsAtACheckpoint) {
+  Set("CAPSTAN_FAKE_ELEMENTS", "double");
+  TestJob test = Small("move");
+  test.kvstore = "device";
+  test.optimizer = "adam";
+  test.learning_rate = 0.003;
+  test.weight_decay = 0.01;
+  test.decayed = "weights";
+  const Outcome whole = RunTask(test.Start(), {"cpu"}, AllWritten);
+  ASSERT_FALSE(whole.failed) << whole.last().ShortDebugString();
+  test.checkpoint_every = 4;
+  const std::pair<const char*, const char*> ways[] = {{"cpu", "cuda:0"}, {"cuda:0", "cpu"}};
+  for (const auto& [before, after] : ways) {
+    test.storage_path += "-";
+    std::string base;
+    Suspend(test, {before}, &base);
+    if (HasFatalFailure()) return;
+    const Outcome moved = GoOn(test, base, {after});
+    ASSERT_FALSE(moved.failed) << moved.last().ShortDebugString();
+    ASSERT_EQ(moved.last().lead().epochs_size(), 3);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_NEAR(moved.last().lead().epochs(i).train_loss(),
+                  whole.last().lead().epochs(i).train_loss(), 1e-5)
+          << before << " to " << after;
+    }
+    EXPECT_NE(moved.last().weights_sha256(), whole.last().weights_sha256());
+  }
 }
 
 TEST_F(GpuTrainingTest, ASumThatHangsIsNcclTimeout) {
@@ -686,22 +750,27 @@ TEST_F(GpuTrainingTest, SixteenBitsTrain) {
   }
 }
 
-// 65536 over 64 samples is 1024. Four halvings lead to a factor of 64, which is below 100.
+// 65536 over 64 samples is 1024. Four halvings lead to a factor of 64, which is below 100. Adam's
+// first update is then that of step 4, on the cards as on the host.
 TEST_F(GpuTrainingTest, TheLossScaleFallsUntilNothingOverflows) {
   Set("CAPSTAN_FAKE_OVERFLOW", "100");
-  std::vector<std::string> hashes;
-  for (const char* const kvstore : {"local", "device"}) {
-    TestJob test = Half("fp16");
-    test.storage_path += kvstore;
-    test.kvstore = kvstore;
-    const Outcome outcome = RunTask(test.Start(), {"cuda:0"}, AllWritten);
-    ASSERT_FALSE(outcome.failed) << outcome.last().ShortDebugString();
-    EXPECT_EQ(outcome.last().lead().skipped_steps(), 4) << kvstore;
-    EXPECT_EQ(outcome.last().lead().step(), 12);
-    EXPECT_LT(outcome.last().lead().loss(), 2.3);
-    hashes.push_back(outcome.last().weights_sha256());
+  for (const char* const optimizer : {"sgd", "adam"}) {
+    std::vector<std::string> hashes;
+    for (const char* const kvstore : {"local", "device"}) {
+      TestJob test = Half("fp16");
+      test.storage_path += absl::StrCat(optimizer, kvstore);
+      test.kvstore = kvstore;
+      test.optimizer = optimizer;
+      if (test.optimizer == "adam") test.learning_rate = 0.002;
+      const Outcome outcome = RunTask(test.Start(), {"cuda:0"}, AllWritten);
+      ASSERT_FALSE(outcome.failed) << outcome.last().ShortDebugString();
+      EXPECT_EQ(outcome.last().lead().skipped_steps(), 4) << kvstore;
+      EXPECT_EQ(outcome.last().lead().step(), 12);
+      EXPECT_LT(outcome.last().lead().loss(), 2.3);
+      hashes.push_back(outcome.last().weights_sha256());
+    }
+    EXPECT_EQ(hashes[0], hashes[1]) << optimizer;
   }
-  EXPECT_EQ(hashes[0], hashes[1]);
 }
 
 // 17 halvings from 2^16 to below 1, then the third counted non-finite step in a row.

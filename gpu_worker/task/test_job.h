@@ -23,6 +23,8 @@ struct TestJob {
   double learning_rate = 0.1;
   double momentum = 0;
   std::string optimizer = "sgd";
+  double weight_decay = 0;
+  std::string decayed = "all";
   double clip_value = 0;  // 0: none
   double clip_norm = 0;   // likewise
   std::string precision = "fp32";
@@ -55,6 +57,8 @@ struct TestJob {
     spec.mutable_training()->set_global_batch_size(batch);
     spec.mutable_training()->set_accumulate_steps(accumulate);
     spec.mutable_training()->mutable_optimizer()->set_name(optimizer);
+    spec.mutable_training()->mutable_optimizer()->set_weight_decay(weight_decay);
+    spec.mutable_training()->mutable_optimizer()->set_decayed(decayed);
     if (clip_value > 0) spec.mutable_training()->set_gradient_clip_value(clip_value);
     if (clip_norm > 0) spec.mutable_training()->set_gradient_clip_norm(clip_norm);
     spec.mutable_training()->mutable_optimizer()->set_learning_rate(learning_rate);

@@ -28,6 +28,7 @@
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
 #include "training/init/init.h"
+#include "training/optim/sgd.h"
 
 namespace capstan {
 namespace {
@@ -148,9 +149,9 @@ class Case {
     const int64_t batch = static_cast<int64_t>(labels_.size());
     if (group_ != nullptr) {
       const auto kept = group_->ComputeKept(training::LaneTree(1), {{0, 0, batch_}}, 1.0 / batch);
-      engine::SgdStep sgd;
-      sgd.learning_rate = 0.01;
-      if (!group_->Update(sgd).ok()) std::abort();
+      const auto parts =
+          training::UpdateParts(layout_, *training::Sgd::Create({}), {.learning_rate = 0.01});
+      if (!group_->Update(parts).ok()) std::abort();
       return kept.value().lanes[0].loss_sum;
     }
     if (!plan_->LoadWeights(weights_.data()).ok()) std::abort();

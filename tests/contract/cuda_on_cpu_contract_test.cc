@@ -42,10 +42,14 @@ TEST(CudaOnCpuGroupTest, AGroupGivesTheHostsSums) {
   ExpectGroupSums(Cards({0, 0}, ""), "lenet", 5);
 }
 
+absl::StatusOr<training::Graph> SmallResnet() {
+  return training::Graph::Build("resnet", {3, 9, 9},
+                                training::ResnetNodes({.blocks = {1, 1}, .num_classes = 5}));
+}
+
 // Statistics, and gradients of parameters on both streams of a plan.
 TEST(CudaOnCpuGroupTest, AGroupSumsAResnet) {
-  const absl::StatusOr<training::Graph> graph = training::Graph::Build(
-      "resnet", {3, 9, 9}, training::ResnetNodes({.blocks = {1, 1}, .num_classes = 5}));
+  const absl::StatusOr<training::Graph> graph = SmallResnet();
   ASSERT_TRUE(graph.ok()) << graph.status();
   ExpectGroupSums(Cards({0, 1, 2}, "devices=3"), *graph, 3);
   ExpectGroupSums(Cards({0, 0}, ""), *graph, 3);
@@ -54,6 +58,13 @@ TEST(CudaOnCpuGroupTest, AGroupSumsAResnet) {
 TEST(CudaOnCpuGroupTest, AGroupUpdatesAsTheHost) {
   ExpectGroupUpdates(Cards({0, 1, 2}, "devices=3"), "lenet", 3);
   ExpectGroupUpdates(Cards({0, 0}, ""), "lenet", 3);
+}
+
+// Statistics and tensors that are not decayed: more runs than a launch takes.
+TEST(CudaOnCpuGroupTest, AGroupUpdatesAResnetAsTheHost) {
+  const absl::StatusOr<training::Graph> graph = SmallResnet();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  ExpectGroupUpdates(Cards({0, 1}, "devices=2"), *graph, 2);
 }
 
 // By the UUID two workers of a host know that they have the same card.

@@ -1,5 +1,5 @@
 // Groups of devices under the contract: their sums must be those of rule R1, and their updates
-// those of training::Sgd, bit for bit.
+// those of training::ApplyVersion, bit for bit.
 #ifndef CAPSTAN_TESTS_CONTRACT_DEVICE_GROUP_H_
 #define CAPSTAN_TESTS_CONTRACT_DEVICE_GROUP_H_
 
@@ -21,10 +21,12 @@ void ExpectGroupSums(const std::vector<std::unique_ptr<engine::Device>>& devices
 void ExpectGroupSums(const std::vector<std::unique_ptr<engine::Device>>& devices,
                      const training::Graph& graph, int64_t samples);
 
-// Compares steps of every update rule, on weights and momentum that are on the devices, with those
-// of the host. Also checks sums that are not finite, and calls that must be refused.
+// Compares steps of every update rule, on weights and state that are on the devices, with those of
+// the host. Also checks sums that are not finite, and calls that must be refused.
 void ExpectGroupUpdates(const std::vector<std::unique_ptr<engine::Device>>& devices,
                         const std::string& model, int64_t samples);
+void ExpectGroupUpdates(const std::vector<std::unique_ptr<engine::Device>>& devices,
+                        const training::Graph& graph, int64_t samples);
 
 }  // namespace capstan::testing
 

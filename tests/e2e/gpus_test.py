@@ -27,7 +27,7 @@ class GpusTest(support.TestCase):
             resources=resources, model=groups.pop('model', {'name': 'mlp'}),
             data={'format': 'synthetic_digits', 'train_samples': 300, 'test_samples': 40},
             training={'epochs': 1, 'global_batch_size': 64, 'seed': 5, **groups.pop('training', {}),
-                      'optimizer': {'name': 'sgd', 'learning_rate': 0.05, 'momentum': 0.9}}, **groups)
+                      'optimizer': groups.pop('optimizer', {'name': 'sgd', 'learning_rate': 0.05, 'momentum': 0.9})}, **groups)
         if limits:
             spec['limits'] = limits
         path = [os.path.join(TEST, 'empty_driver'), os.environ.get('LD_LIBRARY_PATH', '')]
@@ -110,10 +110,13 @@ class GpusTest(support.TestCase):
                              'there is no /nowhere.so; this may be a build without CUDA), and no other service will come')
 
     def test_a_graph_that_is_no_chain(self):
-        """Dropout, branches, and statistics that the host updates: the plug-in gets any graph."""
+        """Dropout, branches and statistics: the plug-in gets any graph. Its cards update by Adam, decay weights alone, and clip."""
+        adam = {'name': 'adamw', 'learning_rate': 0.003, 'weight_decay': 0.1, 'decayed': 'weights',
+                'lr_schedule': {'name': 'cosine', 'warmup': '2 steps'}}
         hashes = [self.hash_of(kvstore, devices, model={'graph': {'nodes': own_networks_test.branches()}}, gpus=2 if devices is None else None,
-                               resources={'device': 'gpu'}, training={'deterministic': True}, **numbers)
-                  for kvstore, devices, numbers in (('local', 'cuda:0', {}), ('device', 'cuda:0,cuda:1', {}),
+                               optimizer=adam, resources={'device': 'gpu'}, training={'deterministic': True, 'gradient_clip_value': 0.01},
+                               **numbers)
+                  for kvstore, devices, numbers in (('local', 'cuda:0', {}), ('device', 'cuda:0,cuda:1', {}), ('device', 'cuda:0', {}),
                                                     ('dist_sync', None, {'workers': 2, 'shards': 2}))]
         self.assertEqual(len(set(hashes)), 1, hashes)
 

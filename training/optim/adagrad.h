@@ -11,7 +11,10 @@
 #ifndef CAPSTAN_TRAINING_OPTIM_ADAGRAD_H_
 #define CAPSTAN_TRAINING_OPTIM_ADAGRAD_H_
 
+#include <optional>
+
 #include "absl/status/statusor.h"
+#include "training/optim/adagrad_rule.h"
 #include "training/optim/optimizer.h"
 
 namespace capstan::training {
@@ -30,10 +33,14 @@ class Adagrad final : public Optimizer {
   int state_floats_per_weight() const override { return 1; }  // s
   void Apply(float* weights_out, const float* weights_in, const float* gradient, float* state,
              size_t n, const RuleStep& step) const override;
+  std::optional<RuleNumbers> Numbers(const RuleStep& step) const override;
 
  private:
   Adagrad(const AdagradOptions& options, const UpdateOptions& update)
       : Optimizer(update), options_(options) {}
+
+  AdagradConstants Constants(const RuleStep& step) const;
+  bool DecaysIn(const RuleStep& step) const { return options_.weight_decay > 0 && step.decay; }
 
   AdagradOptions options_;
 };

@@ -28,9 +28,7 @@ absl::StatusOr<Adam> Adam::Create(const AdamOptions& options, const UpdateOption
   return Adam(options, update);
 }
 
-void Adam::Apply(float* weights_out, const float* weights_in, const float* gradient, float* state,
-                 size_t n, const RuleStep& step) const {
-  CAPSTAN_CHECK(state != nullptr || n == 0);
+AdamConstants Adam::Constants(const RuleStep& step) const {
   CAPSTAN_CHECK(step.number >= 1);
   const AdamOptions& o = options_;
   AdamConstants c;
@@ -44,9 +42,21 @@ void Adam::Apply(float* weights_out, const float* weights_in, const float* gradi
   c.step_size =
       static_cast<float>(step.learning_rate / (1 - PowerBySquaring(o.beta1, step.number)));
   c.root_correction = static_cast<float>(std::sqrt(1 - PowerBySquaring(o.beta2, step.number)));
-  if (o.weight_decay == 0 || !step.decay) {
+  return c;
+}
+
+std::optional<RuleNumbers> Adam::Numbers(const RuleStep& step) const {
+  return NumbersOf(options_.decoupled ? RuleForm::kAdamW : RuleForm::kAdam, DecaysIn(step),
+                   Constants(step));
+}
+
+void Adam::Apply(float* weights_out, const float* weights_in, const float* gradient, float* state,
+                 size_t n, const RuleStep& step) const {
+  CAPSTAN_CHECK(state != nullptr || n == 0);
+  const AdamConstants c = Constants(step);
+  if (!DecaysIn(step)) {
     RunAdam<AdamDecay::kNone>(weights_out, weights_in, gradient, state, n, c);
-  } else if (o.decoupled) {
+  } else if (options_.decoupled) {
     RunAdam<AdamDecay::kDecoupled>(weights_out, weights_in, gradient, state, n, c);
   } else {
     RunAdam<AdamDecay::kGradient>(weights_out, weights_in, gradient, state, n, c);

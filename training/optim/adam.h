@@ -16,6 +16,8 @@
 #ifndef CAPSTAN_TRAINING_OPTIM_ADAM_H_
 #define CAPSTAN_TRAINING_OPTIM_ADAM_H_
 
+#include <optional>
+
 #include "absl/status/statusor.h"
 #include "training/optim/adam_rule.h"
 #include "training/optim/optimizer.h"
@@ -38,10 +40,14 @@ class Adam final : public Optimizer {
   int state_floats_per_weight() const override { return 2; }  // m, v
   void Apply(float* weights_out, const float* weights_in, const float* gradient, float* state,
              size_t n, const RuleStep& step) const override;
+  std::optional<RuleNumbers> Numbers(const RuleStep& step) const override;
 
  private:
   Adam(const AdamOptions& options, const UpdateOptions& update)
       : Optimizer(update), options_(options) {}
+
+  AdamConstants Constants(const RuleStep& step) const;
+  bool DecaysIn(const RuleStep& step) const { return options_.weight_decay > 0 && step.decay; }
 
   AdamOptions options_;
 };

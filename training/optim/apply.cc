@@ -1,6 +1,7 @@
 #include "training/optim/apply.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "services/check/check.h"
@@ -19,6 +20,11 @@ void ClipBlock(float limit, int64_t count, float* gradient) {
   }
 }
 
+// Of the sum of weights.
+float ScaleOf(const VersionUpdate& update) {
+  return static_cast<float>(update.gradient_scale * update.clip_factor);
+}
+
 // Updates weights [first, last) of the range. `step` holds for all of them.
 void ApplyWeights(int64_t first, int64_t last, const Optimizer& optimizer,
                   const VersionUpdate& update, const RuleStep& step,
@@ -30,7 +36,7 @@ void ApplyWeights(int64_t first, int64_t last, const Optimizer& optimizer,
                     step);
   };
   const double clip = optimizer.update().clip_value;
-  const auto scale = static_cast<float>(update.gradient_scale * update.clip_factor);
+  const float scale = ScaleOf(update);
   if (scale == 1 && clip == 0) return apply(first, last - first, vectors.sum + first);
   alignas(64) float gradient[kScaledFloats];
   for (int64_t at = first; at < last; at += kScaledFloats) {
@@ -41,14 +47,19 @@ void ApplyWeights(int64_t first, int64_t last, const Optimizer& optimizer,
   }
 }
 
-// Updates the first `weights` floats of a range that begins at `offset`. Cuts it where tensors meet
-// that are decayed differently or have different trust ratios. Padding belongs to the tensor before
-// it.
-void ApplyByTensors(const FlatLayout& layout, int64_t offset, int64_t weights,
-                    const Optimizer& optimizer, const VersionUpdate& update, const RuleStep& whole,
-                    const VersionVectors& vectors) {
+// Cuts the first `weights` floats of a range that begins at `offset` where tensors meet that are
+// decayed differently or have different trust ratios. Padding belongs to the tensor before it.
+// Calls visit(first, last, step) for each piece.
+template <class Visit>
+void EachPiece(const FlatLayout& layout, int64_t offset, int64_t weights,
+               const Optimizer& optimizer, const VersionUpdate& update, Visit visit) {
+  // Of the tensors up to here.
+  RuleStep step{.learning_rate = update.learning_rate, .number = update.applied_steps + 1};
+  if (weights <= 0) return;
+  if (!optimizer.update().decay_weights_only && update.trust_ratios.empty()) {
+    return visit(int64_t{0}, weights, step);
+  }
   int64_t done = 0;
-  RuleStep step = whole;  // of the tensors up to here
   const std::vector<TensorSlot>& slots = layout.slots();
   for (size_t i = 0; i < slots.size(); ++i) {
     const TensorSlot& slot = slots[i];
@@ -57,12 +68,27 @@ void ApplyByTensors(const FlatLayout& layout, int64_t offset, int64_t weights,
     const double ratio = update.trust_ratios.empty() ? 1 : update.trust_ratios[i];
     if (decay == step.decay && ratio == step.trust_ratio) continue;
     const int64_t border = std::clamp(slot.offset - offset, int64_t{0}, weights);
-    if (border > done) ApplyWeights(done, border, optimizer, update, step, vectors);
+    if (border > done) visit(done, border, step);
     done = border;
     step.decay = decay;
     step.trust_ratio = ratio;
   }
-  if (weights > done) ApplyWeights(done, weights, optimizer, update, step, vectors);
+  if (weights > done) visit(done, weights, step);
+}
+
+// Calls visit(first, last, momentum) for each running statistic with a place in `range`, in floats
+// from its begin, with the padding after it.
+template <class Visit>
+void EachStatistic(const FlatLayout& layout, const FlatRange& range, Visit visit) {
+  if (range.end() <= layout.statistics_begin()) return;
+  const std::vector<TensorSlot>& slots = layout.slots();
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const TensorSlot& slot = slots[i];
+    if (slot.spec.kind != TensorKind::kStat) continue;
+    const int64_t end = i + 1 < slots.size() ? slots[i + 1].offset : layout.total_floats();
+    visit(std::max(slot.offset, range.offset) - range.offset,
+          std::min(end, range.end()) - range.offset, static_cast<float>(slot.spec.momentum));
+  }
 }
 
 // Updates one tensor and the padding after it, which is 0 in all vectors.
@@ -81,23 +107,40 @@ void ApplyVersion(const FlatLayout& layout, const FlatRange& range, const Optimi
   const int64_t weights = std::min(range.end(), layout.statistics_begin()) - range.offset;
   const bool has_ratios = optimizer.trust_rule() != nullptr;
   CAPSTAN_CHECK(has_ratios != update.trust_ratios.empty());
-  const RuleStep step{.learning_rate = update.learning_rate, .number = update.applied_steps + 1};
-  if (weights > 0 && (optimizer.update().decay_weights_only || has_ratios)) {
-    ApplyByTensors(layout, range.offset, weights, optimizer, update, step, vectors);
-  } else if (weights > 0) {
-    ApplyWeights(0, weights, optimizer, update, step, vectors);
-  }
-  if (range.end() <= layout.statistics_begin()) return;
-  const std::vector<TensorSlot>& slots = layout.slots();
-  for (size_t i = 0; i < slots.size(); ++i) {
-    const TensorSlot& slot = slots[i];
-    if (slot.spec.kind != TensorKind::kStat) continue;
-    const int64_t end = i + 1 < slots.size() ? slots[i + 1].offset : layout.total_floats();
-    ApplyStatistic(static_cast<float>(slot.spec.momentum),
-                   static_cast<float>(update.gradient_scale),
-                   std::max(slot.offset, range.offset) - range.offset,
-                   std::min(end, range.end()) - range.offset, vectors);
-  }
+  EachPiece(layout, range.offset, weights, optimizer, update,
+            [&](int64_t first, int64_t last, const RuleStep& step) {
+              ApplyWeights(first, last, optimizer, update, step, vectors);
+            });
+  EachStatistic(layout, range, [&](int64_t first, int64_t last, float momentum) {
+    ApplyStatistic(momentum, static_cast<float>(update.gradient_scale), first, last, vectors);
+  });
+}
+
+std::vector<UpdatePart> UpdateParts(const FlatLayout& layout, const Optimizer& optimizer,
+                                    const VersionUpdate& update) {
+  std::vector<UpdatePart> parts;
+  EachPiece(layout, 0, layout.statistics_begin(), optimizer, update,
+            [&](int64_t first, int64_t last, const RuleStep& step) {
+              const std::optional<RuleNumbers> rule = optimizer.Numbers(step);
+              CAPSTAN_CHECK(rule.has_value());
+              parts.push_back({.size = last - first,
+                               .scale = ScaleOf(update),
+                               .clip = static_cast<float>(optimizer.update().clip_value),
+                               .rule = *rule});
+            });
+  float last_momentum = -1;
+  EachStatistic(layout, {0, layout.total_floats()},
+                [&](int64_t first, int64_t last, float momentum) {
+                  if (momentum == last_momentum) {
+                    parts.back().size += last - first;
+                    return;
+                  }
+                  last_momentum = momentum;
+                  parts.push_back({.size = last - first,
+                                   .scale = static_cast<float>(update.gradient_scale),
+                                   .rule = {RuleForm::kStatistic, false, {momentum}}});
+                });
+  return parts;
 }
 
 }  // namespace capstan::training

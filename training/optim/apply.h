@@ -16,6 +16,7 @@
 #define CAPSTAN_TRAINING_OPTIM_APPLY_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "training/chunks/flat_layout.h"
@@ -52,6 +53,20 @@ struct VersionVectors {
 // `range` must lie inside the layout.
 void ApplyVersion(const FlatLayout& layout, const FlatRange& range, const Optimizer& optimizer,
                   const VersionUpdate& update, const VersionVectors& vectors);
+
+// A run of floats of the flat vector that one rule updates, with one set of numbers.
+struct UpdatePart {
+  int64_t size = 0;
+  float scale = 1;  // factor on the sum
+  float clip = 0;   // each scaled number is then clipped to [-clip, clip]; 0: it is not
+  RuleNumbers rule;
+};
+
+// The same update as ApplyVersion of the whole vector, as parts that follow each other from its
+// begin. For devices that update by themselves (GradientOf and UpdateByNumbers in rule_numbers.h).
+// The optimizer must have Numbers.
+std::vector<UpdatePart> UpdateParts(const FlatLayout& layout, const Optimizer& optimizer,
+                                    const VersionUpdate& update);
 
 }  // namespace capstan::training
 

@@ -1,15 +1,20 @@
 #include "training/optim/apply.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "training/optim/adagrad.h"
 #include "training/optim/adam.h"
 #include "training/optim/ftrl.h"
+#include "training/optim/rmsprop.h"
 #include "training/optim/sgd.h"
 
 namespace capstan::training {
@@ -272,6 +277,98 @@ TEST(ApplyVersionTest, StatisticsHaveNoClipFactor) {
   ApplyVersion(layout, {0, layout.total_floats()}, *Sgd::Create({}, {.clip_value = 1}), update,
                vectors);
   expect(-1, 0.25f);
+}
+
+// Every rule that has numbers, each in several forms.
+std::vector<std::unique_ptr<const Optimizer>> RulesWithNumbers(const UpdateOptions& update) {
+  std::vector<std::unique_ptr<const Optimizer>> rules;
+  const auto add = [&](auto rule) {
+    rules.push_back(std::make_unique<const std::decay_t<decltype(*rule)>>(*std::move(rule)));
+  };
+  for (const double decay : {0.0, 0.01}) {
+    add(Sgd::Create({0, false, decay}, update));
+    add(Sgd::Create({0.9, false, decay}, update));
+    add(Sgd::Create({0.9, true, decay}, update));
+    AdamOptions adam;
+    adam.weight_decay = decay;
+    for (const bool decoupled : {false, true}) {
+      adam.decoupled = decoupled;
+      add(Adam::Create(adam, update));
+    }
+    for (const bool centered : {false, true}) {
+      for (const double momentum : {0.0, 0.9}) {
+        add(Rmsprop::Create({0.9, 1e-6, momentum, centered, decay}, update));
+      }
+    }
+    add(Adagrad::Create({1e-8, decay}, update));
+    add(Ftrl::Create({0.01, 1, decay}, update));
+  }
+  return rules;
+}
+
+// A device gets only the parts, so they must give the bits of the host: with padding, tensors that
+// are not decayed, statistics of two momenta, factors and clipping.
+TEST(UpdatePartsTest, NumbersGiveTheBitsOfTheRules) {
+  TensorSpec bias = WeightOf("fc.bias", 37);
+  bias.init = TensorInit::kZeros;
+  const FlatLayout layout = *FlatLayout::Create(
+      {WeightOf("fc.weight", 150), bias, StatisticOf("bn1.running_mean", 20, 0.25),
+       StatisticOf("bn2.running_mean", 3, 0.5)},
+      /*chunk_floats=*/64);
+  const auto floats = static_cast<size_t>(layout.total_floats());
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  int count = 0;
+  for (const UpdateOptions& options : {UpdateOptions{}, UpdateOptions{true, 0},
+                                       UpdateOptions{false, 0.5}, UpdateOptions{true, 0.5}}) {
+    for (const auto& rule : RulesWithNumbers(options)) {
+      const int states = rule->state_floats_per_weight();
+      std::vector<float> want(floats), sum(floats), state(floats * states);
+      for (float& v : want) v = normal(random);
+      std::vector<float> got = want, got_state = state;
+      for (int64_t step = 0; step < 6; ++step) {
+        for (float& v : sum) v = 3 * normal(random);
+        // Ftrl leaves everything as it is at the rate of step 4.
+        const VersionUpdate update{.learning_rate = step == 4 ? 1e-40 : 0.1 / (step + 1),
+                                   .gradient_scale = step == 2 ? 1.0 / 1024 : 1,
+                                   .clip_factor = step == 3 ? 0.3 : 1,
+                                   .applied_steps = step};
+        ApplyVersion(layout, {0, layout.total_floats()}, *rule, update,
+                     {want.data(), want.data(), sum.data(), state.data()});
+        int64_t at = 0;
+        for (const UpdatePart& part : UpdateParts(layout, *rule, update)) {
+          EXPECT_TRUE(StatesOf(part.rule.form) == states || StatesOf(part.rule.form) == 0);
+          for (int64_t i = 0; i < part.size; ++i, ++at) {
+            got[at] = UpdateByNumbers(
+                part.rule, got[at], GradientOf(sum[at], part.scale, part.clip),
+                got_state.data() + at * states, [](float x) { return std::sqrt(x); });
+          }
+        }
+        ASSERT_EQ(at, layout.total_floats());
+        ASSERT_EQ(std::memcmp(got.data(), want.data(), floats * 4), 0) << count << " " << step;
+        ASSERT_TRUE(got_state == state) << count << " " << step;
+      }
+      ++count;
+    }
+  }
+  EXPECT_EQ(count, 4 * 2 * 11);
+}
+
+// Neighbours that are updated alike are one part.
+TEST(UpdatePartsTest, AsFewAsPossible) {
+  const FlatLayout layout = TwoKinds();
+  const Sgd plain = *Sgd::Create({.weight_decay = 0.5});
+  const std::vector<UpdatePart> parts = UpdateParts(layout, plain, {0.5, 0.25, 0.5, 7});
+  ASSERT_EQ(parts.size(), 3u);
+  EXPECT_EQ(parts[0].size, 192);
+  EXPECT_EQ(parts[0].scale, 0.125f);
+  EXPECT_EQ(parts[0].rule.form, RuleForm::kSgd);
+  EXPECT_EQ(parts[0].rule.numbers[2], 0.5f);
+  EXPECT_EQ(parts[1].size, 16);  // bn2
+  EXPECT_EQ(parts[1].scale, 0.25f);
+  EXPECT_EQ(parts[1].rule.numbers[0], 0.5f);
+  EXPECT_EQ(parts[2].size, layout.total_floats() - 208);  // both of bn1
+  EXPECT_EQ(parts[2].rule.form, RuleForm::kStatistic);
 }
 
 }  // namespace

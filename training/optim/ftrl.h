@@ -26,7 +26,10 @@
 #ifndef CAPSTAN_TRAINING_OPTIM_FTRL_H_
 #define CAPSTAN_TRAINING_OPTIM_FTRL_H_
 
+#include <optional>
+
 #include "absl/status/statusor.h"
+#include "training/optim/ftrl_rule.h"
 #include "training/optim/optimizer.h"
 
 namespace capstan::training {
@@ -47,10 +50,13 @@ class Ftrl final : public Optimizer {
   int state_floats_per_weight() const override { return 2; }  // z, n
   void Apply(float* weights_out, const float* weights_in, const float* gradient, float* state,
              size_t n, const RuleStep& step) const override;
+  std::optional<RuleNumbers> Numbers(const RuleStep& step) const override;
 
  private:
   Ftrl(const FtrlOptions& options, const UpdateOptions& update)
       : Optimizer(update), options_(options) {}
+
+  FtrlConstants Constants(const RuleStep& step) const;
 
   FtrlOptions options_;
 };

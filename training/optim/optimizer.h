@@ -14,8 +14,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "training/chunks/flat_layout.h"
+#include "training/optim/rule_numbers.h"
 
 namespace capstan::training {
 
@@ -59,6 +61,12 @@ class Optimizer {
   // samples.
   virtual void Apply(float* weights_out, const float* weights_in, const float* gradient,
                      float* state, size_t n, const RuleStep& step) const = 0;
+
+  // The rule of a step for devices that update by themselves, with the bits of Apply. Unset: only the
+  // host has this rule.
+  virtual std::optional<RuleNumbers> Numbers(const RuleStep& /*step*/) const {
+    return std::nullopt;
+  }
 
   // Of rules that scale each tensor's update by a ratio. Null: the rule needs no norms of tensors.
   virtual const TrustRule* trust_rule() const { return nullptr; }

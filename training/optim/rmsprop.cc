@@ -1,7 +1,6 @@
 #include "training/optim/rmsprop.h"
 
 #include "services/check/check.h"
-#include "training/optim/rmsprop_rule.h"
 #include "training/optim/rule_loop.h"
 
 // This file is built with -O3 -fno-math-errno, as rule_loop.h says.
@@ -47,16 +46,29 @@ absl::StatusOr<Rmsprop> Rmsprop::Create(const RmspropOptions& options,
   return Rmsprop(options, update);
 }
 
+RmspropConstants Rmsprop::Constants(const RuleStep& step) const {
+  const RmspropOptions& o = options_;
+  return {static_cast<float>(o.alpha),        static_cast<float>(1 - o.alpha),
+          static_cast<float>(o.epsilon),      static_cast<float>(o.momentum),
+          static_cast<float>(o.weight_decay), static_cast<float>(step.learning_rate)};
+}
+
+std::optional<RuleNumbers> Rmsprop::Numbers(const RuleStep& step) const {
+  const bool momentum = options_.momentum > 0;
+  const RuleForm form =
+      options_.centered
+          ? (momentum ? RuleForm::kRmspropCenteredMomentum : RuleForm::kRmspropCentered)
+          : (momentum ? RuleForm::kRmspropMomentum : RuleForm::kRmsprop);
+  return NumbersOf(form, DecaysIn(step), Constants(step));
+}
+
 void Rmsprop::Apply(float* weights_out, const float* weights_in, const float* gradient,
                     float* state, size_t n, const RuleStep& step) const {
   CAPSTAN_CHECK(state != nullptr || n == 0);
   const RmspropOptions& o = options_;
-  const RmspropConstants c{
-      static_cast<float>(o.alpha),        static_cast<float>(1 - o.alpha),
-      static_cast<float>(o.epsilon),      static_cast<float>(o.momentum),
-      static_cast<float>(o.weight_decay), static_cast<float>(step.learning_rate)};
+  const RmspropConstants c = Constants(step);
   const RmspropRange range{weights_out, weights_in, gradient, state, n};
-  if (o.weight_decay > 0 && step.decay) {
+  if (DecaysIn(step)) {
     RunRmsprop<true>(range, c, o.centered, o.momentum > 0);
   } else {
     RunRmsprop<false>(range, c, o.centered, o.momentum > 0);

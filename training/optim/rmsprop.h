@@ -15,8 +15,11 @@
 #ifndef CAPSTAN_TRAINING_OPTIM_RMSPROP_H_
 #define CAPSTAN_TRAINING_OPTIM_RMSPROP_H_
 
+#include <optional>
+
 #include "absl/status/statusor.h"
 #include "training/optim/optimizer.h"
+#include "training/optim/rmsprop_rule.h"
 
 namespace capstan::training {
 
@@ -40,10 +43,14 @@ class Rmsprop final : public Optimizer {
   }
   void Apply(float* weights_out, const float* weights_in, const float* gradient, float* state,
              size_t n, const RuleStep& step) const override;
+  std::optional<RuleNumbers> Numbers(const RuleStep& step) const override;
 
  private:
   Rmsprop(const RmspropOptions& options, const UpdateOptions& update)
       : Optimizer(update), options_(options) {}
+
+  RmspropConstants Constants(const RuleStep& step) const;
+  bool DecaysIn(const RuleStep& step) const { return options_.weight_decay > 0 && step.decay; }
 
   RmspropOptions options_;
 };

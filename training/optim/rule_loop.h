@@ -8,10 +8,13 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstring>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "training/optim/rule_numbers.h"
 
 namespace capstan::training {
 
@@ -34,6 +37,18 @@ void RunRule(float* out, const float* in, const float* gradient, float* state, s
     const float* __restrict from = in;
     for (size_t i = 0; i < n; ++i) to[i] = update(from[i], g[i], s + i * kStates);
   }
+}
+
+// `constants` as numbers.
+template <class Constants>
+RuleNumbers NumbersOf(RuleForm form, bool decay, const Constants& constants) {
+  static_assert(std::is_trivially_copyable_v<Constants> &&
+                sizeof(Constants) <= sizeof RuleNumbers().numbers);
+  RuleNumbers rule;
+  rule.form = form;
+  rule.decay = decay;
+  std::memcpy(rule.numbers, &constants, sizeof constants);
+  return rule;
 }
 
 // InvalidArgument, naming option, value and limit.

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/check/check.h"
-#include "training/optim/sgd_rule.h"
+#include "training/optim/rule_loop.h"
 
 // This file is built with -O3. Each rule is one plain loop, which the compiler vectorises.
 namespace capstan::training {
@@ -57,12 +57,22 @@ absl::StatusOr<Sgd> Sgd::Create(const SgdOptions& options, const UpdateOptions& 
   return Sgd(options, update);
 }
 
+SgdConstants Sgd::Constants(const RuleStep& step) const {
+  return {static_cast<float>(options_.momentum), static_cast<float>(options_.weight_decay),
+          static_cast<float>(step.learning_rate)};
+}
+
+std::optional<RuleNumbers> Sgd::Numbers(const RuleStep& step) const {
+  const RuleForm form = options_.momentum == 0 ? RuleForm::kSgd
+                        : options_.nesterov    ? RuleForm::kNesterov
+                                               : RuleForm::kMomentum;
+  return NumbersOf(form, DecaysIn(step), Constants(step));
+}
+
 void Sgd::Apply(float* weights_out, const float* weights_in, const float* gradient, float* state,
                 size_t n, const RuleStep& step) const {
-  const SgdConstants c{static_cast<float>(options_.momentum),
-                       static_cast<float>(options_.weight_decay),
-                       static_cast<float>(step.learning_rate)};
-  const bool decay = options_.weight_decay > 0 && step.decay;
+  const SgdConstants c = Constants(step);
+  const bool decay = DecaysIn(step);
   if (options_.momentum == 0) {
     decay ? Run<true, false, false>(weights_out, weights_in, gradient, state, n, c)
           : Run<false, false, false>(weights_out, weights_in, gradient, state, n, c);

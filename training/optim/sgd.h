@@ -11,8 +11,11 @@
 #ifndef CAPSTAN_TRAINING_OPTIM_SGD_H_
 #define CAPSTAN_TRAINING_OPTIM_SGD_H_
 
+#include <optional>
+
 #include "absl/status/statusor.h"
 #include "training/optim/optimizer.h"
+#include "training/optim/sgd_rule.h"
 
 namespace capstan::training {
 
@@ -31,10 +34,14 @@ class Sgd final : public Optimizer {
   int state_floats_per_weight() const override { return options_.momentum > 0 ? 1 : 0; }
   void Apply(float* weights_out, const float* weights_in, const float* gradient, float* state,
              size_t n, const RuleStep& step) const override;
+  std::optional<RuleNumbers> Numbers(const RuleStep& step) const override;
 
  private:
   Sgd(const SgdOptions& options, const UpdateOptions& update)
       : Optimizer(update), options_(options) {}
+
+  SgdConstants Constants(const RuleStep& step) const;
+  bool DecaysIn(const RuleStep& step) const { return options_.weight_decay > 0 && step.decay; }
 
   SgdOptions options_;
 };

@@ -79,7 +79,7 @@ TEST(LocalStepsTest, ShardsAverageAndLanesHaveTheRuleOfTheFile) {
   EXPECT_EQ((*lanes)->state_floats_per_weight(), 1);
   EXPECT_EQ(ClipNorm(*spec), 0);
   EXPECT_EQ(LaneClipNorm(*spec), 2);
-  EXPECT_FALSE(DeviceRule(*spec).has_value());
+  EXPECT_EQ(WhyTheHostUpdates(*spec), "lanes make steps of their own");
 
   const auto plain =
       ResolveLocal({{"kvstore.local_steps", "1"}, {"training.gradient_clip_norm", "2"}});
@@ -87,7 +87,7 @@ TEST(LocalStepsTest, ShardsAverageAndLanesHaveTheRuleOfTheFile) {
   EXPECT_EQ(*MakeLaneOptimizer(*plain), nullptr);
   EXPECT_EQ(ClipNorm(*plain), 2);
   EXPECT_EQ(LaneClipNorm(*plain), 0);
-  EXPECT_TRUE(DeviceRule(*ResolveLocal({{"kvstore.local_steps", "1"}})).has_value());
+  EXPECT_EQ(WhyTheHostUpdates(*ResolveLocal({{"kvstore.local_steps", "1"}})), "");
 }
 
 TEST(LocalStepsTest, AverageSubtractsWhateverTheRateIs) {

@@ -1,5 +1,4 @@
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "training/optim/lamb.h"
 #include "training/optim/lars.h"
 #include "training/optim/rmsprop.h"
+#include "training/optim/sgd.h"
 #include "training/spec/resolve.h"
 #include "training/spec/rules.h"
 #include "training/spec/validate.h"
@@ -75,10 +75,6 @@ absl::StatusOr<std::shared_ptr<const Optimizer>> Shared(absl::StatusOr<Rule> rul
   return std::make_shared<const Rule>(*std::move(rule));
 }
 
-SgdOptions SgdOptionsOf(const job::v1::Optimizer& o) {
-  return {o.momentum(), o.nesterov(), o.weight_decay()};
-}
-
 LambOptions LambOptionsOf(const job::v1::Optimizer& o) {
   LambOptions options;
   options.beta1 = o.beta1();
@@ -125,7 +121,7 @@ absl::StatusOr<std::shared_ptr<const Optimizer>> RuleOf(const job::v1::ResolvedS
     return Shared(Lars::Create({o.momentum(), o.weight_decay(), o.eta(), o.epsilon()}, update));
   }
   if (o.name() == "lamb") return Shared(Lamb::Create(LambOptionsOf(o), update));
-  return Shared(Sgd::Create(SgdOptionsOf(o), update));
+  return Shared(Sgd::Create({o.momentum(), o.nesterov(), o.weight_decay()}, update));
 }
 
 }  // namespace
@@ -209,19 +205,14 @@ absl::StatusOr<std::shared_ptr<const Optimizer>> MakeLaneOptimizer(
   return RuleOf(spec);
 }
 
-std::optional<SgdOptions> DeviceRule(const job::v1::ResolvedSpec& spec) {
+std::string WhyTheHostUpdates(const job::v1::ResolvedSpec& spec) {
   const job::v1::Training& training = spec.spec().training();
-  const job::v1::Optimizer& o = training.optimizer();
-  if (o.name() != "sgd" || training.has_gradient_clip_value() ||
-      training.has_gradient_clip_norm() || o.decayed() == "weights" ||
-      LocalSteps(spec.spec()) > 1) {
-    return std::nullopt;
-  }
-  // Devices apply one rule to the whole vector, but statistics need another one (rule R3).
-  for (const job::v1::ParameterTensor& parameter : spec.parameters()) {
-    if (parameter.is_stat()) return std::nullopt;
-  }
-  return SgdOptionsOf(o);
+  const std::string& name = training.optimizer().name();
+  if (LocalSteps(spec.spec()) > 1) return "lanes make steps of their own";
+  // Devices know no norms: those of a tensor, and of the whole gradient, are added on the host.
+  if (training.has_gradient_clip_norm()) return "for gradient_clip_norm";
+  if (name == "lars" || name == "lamb") return absl::StrCat("for ", name);
+  return "";
 }
 
 }  // namespace capstan::training::spec

@@ -179,11 +179,13 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   std::string out = absl::StrCat("Plan  ", Count(spec.num_workers(), "worker"), " x ",
                                  Count(spec.devices_per_worker(), "device"));
   if (UsesShards(spec)) absl::StrAppend(&out, " + ", Count(spec.num_shards(), "shard"));
+  const std::string not_here = WhyTheHostUpdates(spec);
   absl::StrAppend(&out, ", ", file.kvstore().type(),
                   file.kvstore().type() != "device" ? ""
                   : LocalSteps(file) > 1            ? " (as local)"
-                  : DeviceRule(spec).has_value()    ? " (GPUs add and update; CPUs as local)"
-                                                 : " (GPUs add, the host updates; CPUs as local)",
+                  : not_here.empty() ? " (GPUs add and update; CPUs as local)"
+                                     : absl::StrCat(" (GPUs add, the host updates ", not_here,
+                                                    "; CPUs as local)"),
                   file.resources().min_workers() < spec.num_workers()
                       ? absl::StrCat(", starts with ", file.resources().min_workers(), " or more\n")
                       : ", start all or none\n");

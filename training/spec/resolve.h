@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -21,7 +20,6 @@
 #include "training/lanes/eval_plan.h"
 #include "training/lanes/sample_plan.h"
 #include "training/optim/optimizer.h"
-#include "training/optim/sgd.h"
 #include "training/schedule/schedule.h"
 
 namespace capstan::training::spec {
@@ -66,9 +64,8 @@ absl::StatusOr<std::shared_ptr<const Optimizer>> MakeOptimizer(const job::v1::Re
 // only average (optim/average.h). Null: lanes make no steps of their own.
 absl::StatusOr<std::shared_ptr<const Optimizer>> MakeLaneOptimizer(
     const job::v1::ResolvedSpec& spec);
-// The optimizer for devices that keep the weights: `sgd` that decays all tensors, without gradient
-// clipping, for a model without running statistics. Unset: the host updates.
-std::optional<SgdOptions> DeviceRule(const job::v1::ResolvedSpec& spec);
+// Why devices that keep the weights cannot update them, for people: "for lamb". Empty: they can.
+std::string WhyTheHostUpdates(const job::v1::ResolvedSpec& spec);
 absl::StatusOr<Schedule> MakeSchedule(const job::v1::ResolvedSpec& spec);
 InitOptions MakeInitOptions(const job::v1::ResolvedSpec& spec);
 // True for fp16, where the lead scales the loss (training/lead/loss_scale.h).

@@ -358,13 +358,17 @@ TEST(ResolveTest, WhatTheFileSaysReachesThoseWhoDoIt) {
   EXPECT_TRUE(MakeSamplePlan(resolved({}))->options().shuffle);
   EXPECT_EQ(MakeSamplePlan(resolved({}))->options().partition, Partition::kGlobal);
 
-  const auto sgd = DeviceRule(resolved({{"training.optimizer.momentum", "0.5"},
-                                        {"training.optimizer.nesterov", "true"},
-                                        {"training.optimizer.weight_decay", "0.25"}}));
-  ASSERT_TRUE(sgd.has_value());
-  EXPECT_EQ(sgd->momentum, 0.5);
-  EXPECT_TRUE(sgd->nesterov);
-  EXPECT_EQ(sgd->weight_decay, 0.25);
+  const auto sgd = MakeOptimizer(resolved({{"training.optimizer.momentum", "0.5"},
+                                           {"training.optimizer.nesterov", "true"},
+                                           {"training.optimizer.weight_decay", "0.25"}}));
+  ASSERT_TRUE(sgd.ok());
+  const auto numbers = (*sgd)->Numbers({.learning_rate = 0.2});
+  ASSERT_TRUE(numbers.has_value());
+  EXPECT_EQ(numbers->form, RuleForm::kNesterov);
+  EXPECT_TRUE(numbers->decay);
+  EXPECT_EQ(numbers->numbers[0], 0.5f);
+  EXPECT_EQ(numbers->numbers[1], 0.25f);
+  EXPECT_EQ(numbers->numbers[2], 0.2f);
 
   const auto rate = [&](const char* schedule, int64_t step) {
     return MakeSchedule(resolved({{"training.optimizer.lr_schedule", schedule}}))
@@ -761,16 +765,15 @@ TEST(ResolveTest, OptimizersAreMadeOfTheirKeys) {
   EXPECT_EQ(ClipNorm(resolved({clip})), 0);
 
   // Which optimizers devices that keep the weights carry out.
-  EXPECT_TRUE(DeviceRule(resolved({{"training.optimizer.decayed", "all"}})).has_value());
-  EXPECT_FALSE(DeviceRule(resolved({{"training.optimizer.decayed", "weights"}})).has_value());
-  EXPECT_FALSE(DeviceRule(resolved({clip})).has_value());
-  EXPECT_FALSE(DeviceRule(resolved({clip_norm})).has_value());
-  for (const char* name : {"adam", "adamw", "rmsprop", "adagrad", "ftrl", "lars", "lamb"}) {
-    EXPECT_FALSE(DeviceRule(resolved({{"training.optimizer.name", name}})).has_value()) << name;
+  EXPECT_EQ(WhyTheHostUpdates(resolved({{"training.optimizer.decayed", "weights"}})), "");
+  EXPECT_EQ(WhyTheHostUpdates(resolved({clip})), "");
+  EXPECT_EQ(WhyTheHostUpdates(resolved({clip_norm})), "for gradient_clip_norm");
+  for (const char* name : {"sgd", "adam", "adamw", "rmsprop", "adagrad", "ftrl", "lars", "lamb"}) {
+    const job::v1::ResolvedSpec spec = resolved({{"training.optimizer.name", name}});
+    const bool numbers = (*MakeOptimizer(spec))->Numbers({.learning_rate = 0.1}).has_value();
+    EXPECT_EQ(WhyTheHostUpdates(spec), numbers ? "" : absl::StrCat("for ", name));
+    EXPECT_EQ(numbers, name[0] != 'l') << name;
   }
-  job::v1::ResolvedSpec with_statistics = resolved({{"training.optimizer.decayed", "all"}});
-  with_statistics.mutable_parameters(1)->set_is_stat(true);
-  EXPECT_FALSE(DeviceRule(with_statistics).has_value());
 }
 
 // Two floats of state per weight need three buffers more than the momentum of the plan above (4
@@ -779,10 +782,14 @@ TEST(ResolveTest, ThePlanCountsTheStateOfTheOptimizer) {
   const std::pair<std::string, std::string> adam = {"training.optimizer.name", "adam"};
   EXPECT_THAT(PlanText(*Resolve(Spec({adam}), FashionMnist(), kOptions)),
               HasSubstr("memory of a shard at most 4.7 MiB\n"));
-  const std::string device =
-      PlanText(*Resolve(Spec({adam, {"resources", "{num_workers: 1}"}, {"kvstore.type", "device"}}),
-                        FashionMnist(), kOptions));
-  EXPECT_THAT(device, HasSubstr("device (GPUs add, the host updates; CPUs as local)"));
+  const auto device = [](const std::pair<std::string, std::string>& more) {
+    return PlanText(
+        *Resolve(Spec({more, {"resources", "{num_workers: 1}"}, {"kvstore.type", "device"}}),
+                 FashionMnist(), kOptions));
+  };
+  EXPECT_THAT(device(adam), HasSubstr("device (GPUs add and update; CPUs as local)"));
+  EXPECT_THAT(device({"training.optimizer.name", "lamb"}),
+              HasSubstr("device (GPUs add, the host updates for lamb; CPUs as local)"));
 }
 
 // A change of the rate scales all weights (training/optim/ftrl.h).

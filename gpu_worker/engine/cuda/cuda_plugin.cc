@@ -203,22 +203,21 @@ void FreeGroup(capstan_group* group) {
   delete group;
 }
 
-int32_t GroupLoadWeights(capstan_group* group, const float* weights, const float* momentum,
+int32_t GroupLoadWeights(capstan_group* group, const float* weights, const float* state,
                          capstan_error* error) {
-  return Guard(error, [=] { return group->group->LoadWeights(weights, momentum); });
+  return Guard(error, [=] { return group->group->LoadWeights(weights, state); });
 }
 
 int32_t GroupCompute(capstan_group* group, const capstan_group_step* step, capstan_error* error) {
   return Guard(error, [=] { return group->group->Compute(*step); });
 }
 
-int32_t GroupUpdate(capstan_group* group, const capstan_sgd* sgd, capstan_error* error) {
-  return Guard(error, [=] { return group->group->Update(*sgd); });
+int32_t GroupUpdate(capstan_group* group, const capstan_update* update, capstan_error* error) {
+  return Guard(error, [=] { return group->group->Update(*update); });
 }
 
-int32_t GroupReadWeights(capstan_group* group, float* weights, float* momentum,
-                         capstan_error* error) {
-  return Guard(error, [=] { return group->group->ReadWeights(weights, momentum); });
+int32_t GroupReadWeights(capstan_group* group, float* weights, float* state, capstan_error* error) {
+  return Guard(error, [=] { return group->group->ReadWeights(weights, state); });
 }
 
 int32_t KeepImages(capstan_plan* plan, const float* images, int64_t first, int64_t count,

@@ -37,11 +37,12 @@ class CudaStreams : public GroupStreams {
       cudaSetDevice(member.plan->device());
       for (float* const slot : member.slots) cudaFree(slot);
       if (member.scratch != nullptr) cudaFree(member.scratch);
-      if (member.momentum != nullptr) cudaFree(member.momentum);
+      if (member.state != nullptr) cudaFree(member.state);
       if (member.fold != nullptr && !one_stream_) cudaStreamDestroy(member.fold);
     }
     for (float* const block : blocks_) cudaFreeHost(block);
     if (host_weights_ != nullptr) cudaFreeHost(host_weights_);
+    if (host_state_ != nullptr) cudaFreeHost(host_state_);
     if (not_finite_ != nullptr) cudaFreeHost(not_finite_);
   }
 
@@ -119,14 +120,20 @@ class CudaStreams : public GroupStreams {
       if (cards_ > 1 && memory.slots > 0 && member.scratch == nullptr) {
         status = Allocate(member, bytes, &member.scratch);
       }
-      if (status.ok() && memory.momentum && member.momentum == nullptr) {
-        status = Allocate(member, bytes, &member.momentum);
+      if (status.ok() && memory.states > 0 && member.state == nullptr) {
+        status = Allocate(member, bytes * static_cast<size_t>(memory.states), &member.state);
       }
       while (status.ok() && static_cast<int>(member.slots.size()) < memory.slots) {
         float* slot = nullptr;
         status = Allocate(member, bytes, &slot);
         if (status.ok()) member.slots.push_back(slot);
       }
+      if (!status.ok()) return status;
+    }
+    states_ = memory.states;
+    if (states_ > 0 && host_state_ == nullptr) {
+      const absl::Status status =
+          AllocatePinned(Bytes(bucket_ends_.back() * states_), &host_state_);
       if (!status.ok()) return status;
     }
     while (static_cast<int>(blocks_.size()) < memory.blocks) {
@@ -140,6 +147,7 @@ class CudaStreams : public GroupStreams {
   int64_t DeviceBytes(int device) const override { return members_[device].bytes; }
   float* block(int index) override { return blocks_[index]; }
   float* host_weights() override { return host_weights_; }
+  float* host_state() override { return host_state_; }
 
   void MakeEvents(int count) override {
     if (static_cast<size_t>(count) > events_.size()) events_.resize(count, nullptr);
@@ -249,17 +257,24 @@ class CudaStreams : public GroupStreams {
   absl::Status EmitWeights(int device, const Slice& slice) override {
     return ToHost(device, Weights(device, slice), slice.size, host_weights_ + slice.offset);
   }
-  absl::Status PushMomentum(int device, const Slice& slice) override {
-    return FromHost(device, blocks_[0] + slice.offset, slice.size, Momentum(device, slice));
+  absl::Status PushState(int device, const Slice& slice) override {
+    return FromHost(device, host_state_ + slice.offset * states_, slice.size * states_,
+                    members_[device].state + slice.local * states_);
   }
-  absl::Status EmitMomentum(int device, const Slice& slice) override {
-    return ToHost(device, Momentum(device, slice), slice.size, blocks_[0] + slice.offset);
+  absl::Status EmitState(int device, const Slice& slice) override {
+    return ToHost(device, members_[device].state + slice.local * states_, slice.size * states_,
+                  host_state_ + slice.offset * states_);
   }
-  absl::Status Update(int device, const Slice& slice, int slot, const capstan_sgd& sgd) override {
-    CAPSTAN_CUDA_RETURN(UseDevice(members_[device].plan->device()));
-    CAPSTAN_CUDA_RETURN(LaunchSgd(members_[device].fold, sgd, slice.size, Slot(device, slice, slot),
-                                  Weights(device, slice),
-                                  sgd.momentum > 0 ? Momentum(device, slice) : nullptr));
+  absl::Status Update(int device, const std::vector<UpdateSegment>& segments, int slot) override {
+    const Member& member = members_[device];
+    CAPSTAN_CUDA_RETURN(UseDevice(member.plan->device()));
+    const UpdateVectors vectors = {member.slots[slot], member.plan->weights(), member.state,
+                                   states_};
+    for (size_t first = 0; first < segments.size(); first += kMostUpdateSegments) {
+      const size_t count = std::min<size_t>(kMostUpdateSegments, segments.size() - first);
+      CAPSTAN_CUDA_RETURN(
+          LaunchUpdate(member.fold, vectors, &segments[first], static_cast<int>(count)));
+    }
     return absl::OkStatus();
   }
   absl::Status UseWeights(int device) override { return members_[device].plan->UseWeights(); }
@@ -285,9 +300,9 @@ class CudaStreams : public GroupStreams {
     CudaPlan* plan = nullptr;
     cudaStream_t fold = nullptr;
     std::vector<float*> slots = {};
-    float* scratch = nullptr;   // as long as a slot; only with several cards
-    float* momentum = nullptr;  // as long as a slot; only if there is one
-    int64_t bytes = 0;          // of all of them
+    float* scratch = nullptr;  // as long as a slot; only with several cards
+    float* state = nullptr;    // states_ times as long as a slot
+    int64_t bytes = 0;         // of all of them
   };
 
   cudaStream_t StreamOf(int device, DeviceStream stream) const {
@@ -299,9 +314,6 @@ class CudaStreams : public GroupStreams {
   }
   float* Weights(int device, const Slice& slice) const {
     return members_[device].plan->weights() + slice.offset;
-  }
-  float* Momentum(int device, const Slice& slice) const {
-    return members_[device].momentum + slice.local;
   }
   static size_t Bytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
 
@@ -368,6 +380,8 @@ class CudaStreams : public GroupStreams {
   std::vector<cudaEvent_t> events_;  // made by the first Record
   std::vector<float*> blocks_;       // pinned
   float* host_weights_ = nullptr;    // pinned
+  float* host_state_ = nullptr;      // pinned; only if there is a state
+  int states_ = 0;                   // floats of the optimizer's state per weight
   int32_t* not_finite_ = nullptr;    // pinned, by member; a kernel stores 1 there
   const NcclLibrary* nccl_ = nullptr;
   std::vector<ncclComm_t> comms_;  // by member; empty: without NCCL

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -17,13 +18,24 @@
   } while (false)
 
 namespace capstan::engine::cuda {
+
+static_assert(static_cast<int>(training::RuleForm::kNesterov) == CAPSTAN_RULE_NESTEROV &&
+                  static_cast<int>(training::RuleForm::kAdamW) == CAPSTAN_RULE_ADAMW &&
+                  static_cast<int>(training::RuleForm::kRmspropCenteredMomentum) ==
+                      CAPSTAN_RULE_RMSPROP_CENTERED_MOMENTUM &&
+                  static_cast<int>(training::RuleForm::kFtrl) == CAPSTAN_RULE_FTRL &&
+                  static_cast<int>(training::RuleForm::kStatistic) == CAPSTAN_RULE_STATISTIC &&
+                  training::kRuleForms == CAPSTAN_RULE_STATISTIC + 1 &&
+                  training::kMostRuleNumbers == CAPSTAN_RULE_NUMBERS,
+              "the forms cross as numbers");
+
 Group::Group(std::unique_ptr<GroupStreams> streams, const capstan_group_request& request)
     : streams_(std::move(streams)),
       timeout_seconds_(request.timeout_seconds),
       bucket_ends_(request.bucket_ends, request.bucket_ends + request.bucket_count),
       slot_floats_(static_cast<size_t>(streams_->devices()), 0),
       total_floats_(bucket_ends_.back()),
-      memory_{request.slot_count, 0, request.momentum != 0},
+      memory_{request.slot_count, 0, request.state_floats},
       device_bytes_(slot_floats_.size(), 0),
       new_weights_(static_cast<size_t>(streams_->devices()), false) {
   int64_t begin = 0;
@@ -53,17 +65,16 @@ absl::Status Group::TakeMemory() {
   return status;
 }
 
-absl::Status Group::LoadWeights(const float* weights, const float* momentum) {
-  return OrBreak([&] { return TryLoadWeights(weights, momentum); });
+absl::Status Group::LoadWeights(const float* weights, const float* state) {
+  if (broken_.ok() && state != nullptr && memory_.states == 0) {
+    return absl::InvalidArgumentError("group: a state, but the group was made without one");
+  }
+  return OrBreak([&] { return TryLoadWeights(weights, state); });
 }
 
-absl::Status Group::TryLoadWeights(const float* weights, const float* momentum) {
+absl::Status Group::TryLoadWeights(const float* weights, const float* state) {
   kept_slot_ = -1;
-  has_momentum_ = momentum != nullptr;
-  if (has_momentum_) {
-    memory_.momentum = true;
-    memory_.blocks = std::max(memory_.blocks, 1);  // the momentum is copied through block(0)
-  }
+  has_state_ = state != nullptr;
   CAPSTAN_GROUP_RETURN(TakeMemory());
   streams_->MakeEvents(Emitted(memory_.blocks, 0, 0));
   for (int d = 0; d < devices(); ++d) {
@@ -71,13 +82,13 @@ absl::Status Group::TryLoadWeights(const float* weights, const float* momentum) 
   }
   const size_t bytes = static_cast<size_t>(total_floats_) * 4;
   std::memcpy(streams_->host_weights(), weights, bytes);
-  if (has_momentum_) std::memcpy(streams_->block(0), momentum, bytes);
+  if (has_state_) std::memcpy(streams_->host_state(), state, bytes * memory_.states);
   for (int d = 0; d < devices(); ++d) {
     CAPSTAN_GROUP_RETURN(WaitToWriteWeights(d));
     for (const std::vector<Slice>& bucket : slices_) {
       if (bucket[d].size == 0) continue;
       CAPSTAN_GROUP_RETURN(streams_->PushWeights(d, bucket[d]));
-      if (has_momentum_) CAPSTAN_GROUP_RETURN(streams_->PushMomentum(d, bucket[d]));
+      if (has_state_) CAPSTAN_GROUP_RETURN(streams_->PushState(d, bucket[d]));
     }
     CAPSTAN_GROUP_RETURN(streams_->Record(WeightsPushed(d), d, DeviceStream::kFold));
   }
@@ -122,23 +133,71 @@ absl::Status Group::UseNewWeights(int device) {
   return streams_->Record(WeightsFree(device), device, DeviceStream::kCompute);
 }
 
-absl::Status Group::Update(const capstan_sgd& sgd) {
-  if (broken_.ok() && kept_slot_ < 0) {
-    return absl::FailedPreconditionError("group update: no sum is on the devices");
-  }
-  if (broken_.ok() && sgd.momentum > 0 && !has_momentum_) {
-    return absl::FailedPreconditionError("group update: no momentum was loaded");
-  }
-  return OrBreak([&] { return TryUpdate(sgd); });
+absl::Status Group::Update(const capstan_update& update) {
+  if (broken_.ok()) CAPSTAN_GROUP_RETURN(CheckUpdate(update));
+  return OrBreak([&] { return TryUpdate(update); });
 }
 
-absl::Status Group::TryUpdate(const capstan_sgd& sgd) {
+absl::Status Group::CheckUpdate(const capstan_update& update) const {
+  if (kept_slot_ < 0) {
+    return absl::FailedPreconditionError("group update: no sum is on the devices");
+  }
+  int64_t end = 0;
+  for (int i = 0; i < update.part_count; ++i) {
+    const capstan_update_part& part = update.parts[i];
+    if (part.form < 0 || part.form >= training::kRuleForms || part.size < 1 ||
+        part.size > total_floats_ - end) {
+      return absl::InvalidArgumentError(absl::StrCat("group update: part ", i, " of form ",
+                                                     part.form, " with ", part.size,
+                                                     " floats does not fit"));
+    }
+    end += part.size;
+    const int states = training::StatesOf(static_cast<training::RuleForm>(part.form));
+    if (states > 0 && (!has_state_ || states != memory_.states)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("group update: a rule with ", states, " floats of state per weight, ",
+                       has_state_ ? memory_.states : 0, " were loaded"));
+    }
+  }
+  if (end != total_floats_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group update: parts of ", end, " floats, want ", total_floats_));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<UpdateSegment> Group::SegmentsOf(int device, const capstan_update& update) const {
+  std::vector<UpdateSegment> segments;
+  int last_part = -1;
+  for (const std::vector<Slice>& bucket : slices_) {
+    const Slice& slice = bucket[device];
+    int64_t begin = 0;
+    for (int i = 0; i < update.part_count; begin += update.parts[i++].size) {
+      const capstan_update_part& part = update.parts[i];
+      const int64_t first = std::max(begin, slice.offset);
+      const int64_t end = std::min(begin + part.size, slice.offset + slice.size);
+      if (first >= end || part.form == CAPSTAN_RULE_KEEP) continue;
+      // On a single device the slices of two buckets follow each other.
+      if (i == last_part && segments.back().offset + segments.back().size == first) {
+        segments.back().size += end - first;
+        continue;
+      }
+      last_part = i;
+      UpdateSegment segment = {
+          first, slice.local + first - slice.offset, end - first, part.scale, part.clip, {}};
+      segment.rule.form = static_cast<training::RuleForm>(part.form);
+      segment.rule.decay = part.decay != 0;
+      std::copy(std::begin(part.numbers), std::end(part.numbers), segment.rule.numbers);
+      segments.push_back(segment);
+    }
+  }
+  return segments;
+}
+
+absl::Status Group::TryUpdate(const capstan_update& update) {
   for (int d = 0; d < devices(); ++d) {
     CAPSTAN_GROUP_RETURN(WaitToWriteWeights(d));
-    for (const std::vector<Slice>& bucket : slices_) {
-      if (bucket[d].size == 0) continue;
-      CAPSTAN_GROUP_RETURN(streams_->Update(d, bucket[d], kept_slot_, sgd));
-    }
+    CAPSTAN_GROUP_RETURN(streams_->Update(d, SegmentsOf(d, update), kept_slot_));
     CAPSTAN_GROUP_RETURN(streams_->Record(WeightsPushed(d), d, DeviceStream::kFold));
   }
   kept_slot_ = -1;
@@ -146,19 +205,19 @@ absl::Status Group::TryUpdate(const capstan_sgd& sgd) {
   return SpreadWeights();
 }
 
-absl::Status Group::ReadWeights(float* weights, float* momentum) {
-  if (broken_.ok() && momentum != nullptr && !has_momentum_) {
-    return absl::FailedPreconditionError("group: no momentum was loaded");
+absl::Status Group::ReadWeights(float* weights, float* state) {
+  if (broken_.ok() && state != nullptr && !has_state_) {
+    return absl::FailedPreconditionError("group: no state was loaded");
   }
-  return OrBreak([&] { return TryReadWeights(weights, momentum); });
+  return OrBreak([&] { return TryReadWeights(weights, state); });
 }
 
-absl::Status Group::TryReadWeights(float* weights, float* momentum) {
+absl::Status Group::TryReadWeights(float* weights, float* state) {
   for (int d = 0; d < devices(); ++d) {
     for (const std::vector<Slice>& bucket : slices_) {
       if (bucket[d].size == 0) continue;
       CAPSTAN_GROUP_RETURN(streams_->EmitWeights(d, bucket[d]));
-      if (momentum != nullptr) CAPSTAN_GROUP_RETURN(streams_->EmitMomentum(d, bucket[d]));
+      if (state != nullptr) CAPSTAN_GROUP_RETURN(streams_->EmitState(d, bucket[d]));
     }
     CAPSTAN_GROUP_RETURN(streams_->Record(WeightsPushed(d), d, DeviceStream::kFold));
     CAPSTAN_GROUP_RETURN(UseNewWeights(d));
@@ -170,7 +229,7 @@ absl::Status Group::TryReadWeights(float* weights, float* momentum) {
   }
   const size_t bytes = static_cast<size_t>(total_floats_) * 4;
   std::memcpy(weights, streams_->host_weights(), bytes);
-  if (momentum != nullptr) std::memcpy(momentum, streams_->block(0), bytes);
+  if (state != nullptr) std::memcpy(state, streams_->host_state(), bytes * memory_.states);
   return absl::OkStatus();
 }
 

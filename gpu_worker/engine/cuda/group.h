@@ -8,7 +8,7 @@
 // calling thread enqueues everything and then waits for the buckets in their order.
 //
 // A sum may stay on the devices. Each device then updates its slices of the weights with its slices
-// of the momentum, and gets the other slices from its neighbours. No data of the size of the model
+// of the optimizer's state, and gets the other slices from its neighbours. No data of the size of the model
 // are copied to or from the host.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_GROUP_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_GROUP_H_
@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/engine/cuda/program.h"
+#include "gpu_worker/engine/cuda/update_segment.h"
 #include "gpu_worker/engine/plugin/abi.h"
 
 namespace capstan::engine::cuda {
@@ -37,9 +38,9 @@ struct Slice {
 };
 
 struct GroupMemory {
-  int slots = 0;          // sums; each device has its slices of them
-  int blocks = 0;         // whole vectors in host memory
-  bool momentum = false;  // each device has its slices of it
+  int slots = 0;   // sums; each device has its slices of them
+  int blocks = 0;  // whole vectors in host memory
+  int states = 0;  // floats of the optimizer's state per weight; each device has its slices of them
 };
 
 // Callbacks of a lane while it is enqueued, in this order.
@@ -61,7 +62,7 @@ class GroupStreams {
   virtual std::string NameOf(int device) const = 0;  // "GPU 1", for messages
   virtual bool reduces() const = 0;
 
-  // slot_floats: floats of a slot, and of the momentum, on each device. The sizes never shrink.
+  // slot_floats: floats of a slot on each device. The sizes never shrink.
   // Work in flight continues with the old memory.
   virtual absl::Status Reserve(const std::vector<int64_t>& slot_floats,
                                const GroupMemory& memory) = 0;
@@ -69,6 +70,7 @@ class GroupStreams {
   virtual int64_t DeviceBytes(int device) const = 0;
   virtual float* block(int index) = 0;
   virtual float* host_weights() = 0;
+  virtual float* host_state() = 0;  // GroupMemory::states vectors in one
 
   // Events are numbered from 0; the last Record of an event counts.
   virtual void MakeEvents(int count) = 0;
@@ -99,14 +101,14 @@ class GroupStreams {
   virtual absl::Status Reduce(const std::vector<Slice>& slices, int slot, bool add) = 0;
 
   // On kFold of `device`: copies a part of the weights from host_weights(), from a neighbour or to
-  // host_weights(), and of the momentum from and to block(0).
+  // host_weights(), and of the state from and to host_state().
   virtual absl::Status PushWeights(int device, const Slice& slice) = 0;
   virtual absl::Status PullWeights(int device, int from, const Slice& slice) = 0;
   virtual absl::Status EmitWeights(int device, const Slice& slice) = 0;
-  virtual absl::Status PushMomentum(int device, const Slice& slice) = 0;
-  virtual absl::Status EmitMomentum(int device, const Slice& slice) = 0;
-  // Updates weights and momentum of the slice with the sum in the slot.
-  virtual absl::Status Update(int device, const Slice& slice, int slot, const capstan_sgd& sgd) = 0;
+  virtual absl::Status PushState(int device, const Slice& slice) = 0;
+  virtual absl::Status EmitState(int device, const Slice& slice) = 0;
+  // Updates weights and state of all segments with the sum in the slot.
+  virtual absl::Status Update(int device, const std::vector<UpdateSegment>& segments, int slot) = 0;
   // On kCompute: the weights have arrived.
   virtual absl::Status UseWeights(int device) = 0;
 
@@ -131,10 +133,10 @@ class Group {
   const std::vector<int64_t>& device_bytes() const { return device_bytes_; }
   // As group_load_weights, group_compute, group_update and group_read_weights of the ABI. After a
   // device error or a timeout the group always returns that error.
-  absl::Status LoadWeights(const float* weights, const float* momentum);
+  absl::Status LoadWeights(const float* weights, const float* state);
   absl::Status Compute(const capstan_group_step& step);
-  absl::Status Update(const capstan_sgd& sgd);
-  absl::Status ReadWeights(float* weights, float* momentum);
+  absl::Status Update(const capstan_update& update);
+  absl::Status ReadWeights(float* weights, float* state);
 
  private:
   int Ready(int device, int bucket) const { return device * buckets() + bucket; }
@@ -153,9 +155,12 @@ class Group {
   absl::Status OrBreak(Try attempt);
   // Allocates as much as memory_ says.
   absl::Status TakeMemory();
-  absl::Status TryLoadWeights(const float* weights, const float* momentum);
-  absl::Status TryUpdate(const capstan_sgd& sgd);
-  absl::Status TryReadWeights(float* weights, float* momentum);
+  absl::Status TryLoadWeights(const float* weights, const float* state);
+  absl::Status CheckUpdate(const capstan_update& update) const;
+  absl::Status TryUpdate(const capstan_update& update);
+  // What the device updates of its slices.
+  std::vector<UpdateSegment> SegmentsOf(int device, const capstan_update& update) const;
+  absl::Status TryReadWeights(float* weights, float* state);
   // Must be called before the devices' weights are written: kFold waits for their readers.
   absl::Status WaitToWriteWeights(int device);
   // Each device has written its slices of the weights; gives the rest to all others.
@@ -180,7 +185,7 @@ class Group {
   GroupMemory memory_;  // the largest needed so far
   std::vector<int64_t> device_bytes_;
   int kept_slot_ = -1;  // the sum that stayed on the devices; -1: none
-  bool has_momentum_ = false;
+  bool has_state_ = false;
   std::vector<bool> new_weights_;  // by device: arrived, but not used yet
   absl::Status broken_;
 };

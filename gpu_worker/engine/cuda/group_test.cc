@@ -26,7 +26,7 @@ const char* NameOfStream(DeviceStream stream) {
 // the last work before the event's record.
 class WrittenStreams : public GroupStreams {
  public:
-  WrittenStreams(int count, Calls* calls) : count_(count), calls_(*calls), block_(64) {}
+  WrittenStreams(int count, Calls* calls) : count_(count), calls_(*calls), block_(192) {}
 
   int devices() const override { return count_; }
   std::string NameOf(int device) const override { return absl::StrCat("GPU ", device); }
@@ -37,6 +37,7 @@ class WrittenStreams : public GroupStreams {
   int64_t DeviceBytes(int) const override { return 0; }
   float* block(int) override { return block_.data(); }
   float* host_weights() override { return block_.data(); }
+  float* host_state() override { return block_.data(); }
   void MakeEvents(int) override {}
   absl::Status Record(int event, int device, DeviceStream stream) override {
     behind_[event] = last_[NameOfStream(stream) + std::to_string(device)];
@@ -79,14 +80,18 @@ class WrittenStreams : public GroupStreams {
     return Write(absl::StrCat("pull of ", from, " by").c_str(), device, "fold");
   }
   absl::Status EmitWeights(int, const Slice&) override { return absl::OkStatus(); }
-  absl::Status PushMomentum(int, const Slice&) override { return absl::OkStatus(); }
-  absl::Status EmitMomentum(int, const Slice&) override { return absl::OkStatus(); }
-  absl::Status Update(int device, const Slice&, int, const capstan_sgd&) override {
+  absl::Status PushState(int, const Slice&) override { return absl::OkStatus(); }
+  absl::Status EmitState(int, const Slice&) override { return absl::OkStatus(); }
+  absl::Status Update(int device, const std::vector<UpdateSegment>& segments, int) override {
+    segments_[device] = segments;
     return Write("update", device, "fold");
   }
   absl::Status UseWeights(int device) override { return Write("use", device, "compute"); }
   absl::Status CommunicatorStatus() override { return absl::OkStatus(); }
   void Abandon() override {}
+
+  // Of the last Update of a device.
+  const std::vector<UpdateSegment>& segments(int device) { return segments_[device]; }
 
  private:
   absl::Status Write(const char* what, int device, const char* stream) {
@@ -100,6 +105,7 @@ class WrittenStreams : public GroupStreams {
   std::vector<float> block_;
   std::map<std::string, std::string> last_;  // work by stream and device
   std::map<int, std::string> behind_;        // by event
+  std::map<int, std::vector<UpdateSegment>> segments_;
 };
 
 capstan_group_request OneBucket() {
@@ -110,6 +116,8 @@ capstan_group_request OneBucket() {
   request.timeout_seconds = 1;
   return request;
 }
+
+constexpr capstan_update_part kWhole = {64, 1, 0, CAPSTAN_RULE_SGD, 0, {}};
 
 // A step of up to two lanes in one block. It contains pointers into itself.
 struct OneNode {
@@ -170,7 +178,7 @@ TEST(GroupTest, WeightsSpreadBehindTheUpdate) {
   EXPECT_THAT(calls, ::testing::IsSupersetOf({"check 0 fold", "check 1 fold"}));
   for (int again = 0; again < 2; ++again) {
     calls.clear();
-    ASSERT_TRUE(group.Update({}).ok());
+    ASSERT_TRUE(group.Update({&kWhole, 1}).ok());
     ASSERT_TRUE(group.Compute(one.step).ok());
     const bool first = again == 0;
     EXPECT_THAT(
@@ -202,6 +210,53 @@ TEST(GroupTest, WeightsSpreadBehindTheUpdate) {
                           "wait 1 fold for lane 0 compute", "take 0 fold", "take 1 fold",
                           "check 0 fold", "check 1 fold",
                           "wait 1 compute for pull of 0 by 1 fold", "use 1 compute"}));
+  }
+}
+
+// A device updates the parts of its slices: as few runs as possible, because each launch has a
+// limited number of them.
+TEST(GroupTest, ADeviceUpdatesTheRunsOfItsSlices) {
+  static constexpr int64_t kEnds[] = {64, 128, 192};
+  capstan_group_request request = OneBucket();
+  request.bucket_ends = kEnds;
+  request.bucket_count = 3;
+  const capstan_update_part parts[] = {{80, 0.5f, 2, CAPSTAN_RULE_ADAGRAD, 1, {1, 2, 3}},
+                                       {80, 0.25f, 0, CAPSTAN_RULE_KEEP, 0, {}},
+                                       {32, 0.25f, 0, CAPSTAN_RULE_STATISTIC, 0, {0.125f}}};
+  for (const int count : {1, 2}) {
+    Calls calls;
+    auto made = std::make_unique<WrittenStreams>(count, &calls);
+    WrittenStreams& streams = *made;
+    request.state_floats = 1;
+    Group group(std::move(made), request);
+    const std::vector<float> vector(192);
+    const auto keep = [&] {
+      int32_t finite = 0;
+      OneNode one({{CAPSTAN_FOLD_TAKE, 0, 0, 0, 0, 0}, {CAPSTAN_FOLD_EMIT, 0, 0, 0, 0, 0}});
+      one.lanes[0].count = 1;
+      one.step.round_count = 1;
+      one.step.finite = &finite;
+      return group.Compute(one.step);
+    };
+    ASSERT_TRUE(keep().ok());
+    EXPECT_EQ(group.Update({parts, 3}).code(), absl::StatusCode::kFailedPrecondition);
+    ASSERT_TRUE(group.LoadWeights(vector.data(), vector.data()).ok());
+    ASSERT_TRUE(keep().ok());
+    const absl::Status status = group.Update({parts, 3});
+    ASSERT_TRUE(status.ok()) << status;
+    std::vector<std::string> got;
+    for (int d = 0; d < count; ++d) {
+      for (const UpdateSegment& s : streams.segments(d)) {
+        got.push_back(absl::StrCat(d, ": ", s.offset, " ", s.local, " ", s.size, " ", s.scale, " ",
+                                   s.clip, " ", static_cast<int>(s.rule.form), " ",
+                                   s.rule.decay ? "decays " : "", s.rule.numbers[0]));
+      }
+    }
+    // Slices of 32 floats on two devices.
+    const Calls one = {"0: 0 0 80 0.5 2 10 decays 1", "0: 160 160 32 0.25 0 12 0.125"};
+    const Calls two = {"0: 0 0 32 0.5 2 10 decays 1", "0: 64 32 16 0.5 2 10 decays 1",
+                       "1: 32 0 32 0.5 2 10 decays 1", "1: 160 64 32 0.25 0 12 0.125"};
+    EXPECT_EQ(got, count == 1 ? one : two);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "gpu_worker/engine/cuda/index_math.h"
+#include "gpu_worker/engine/cuda/update_segment.h"
 #include "gpu_worker/engine/plugin/abi.h"
 
 namespace capstan::engine::cuda {
@@ -54,10 +55,18 @@ cudaError_t LaunchAdd(cudaStream_t stream, int64_t elements, const float* right,
 // lie in pinned host memory.
 cudaError_t LaunchCheckFinite(cudaStream_t stream, int64_t elements, const float* values,
                               int32_t* flag);
-// Updates weights and momentum (which may be null if sgd.momentum is 0) in place, with the bits of
-// training::Sgd.
-cudaError_t LaunchSgd(cudaStream_t stream, const capstan_sgd& sgd, int64_t elements,
-                      const float* gradient, float* weights, float* momentum);
+// The vectors of a device for an update. `states` floats of state per weight.
+struct UpdateVectors {
+  const float* sum = nullptr;  // by UpdateSegment::local
+  float* weights = nullptr;    // by UpdateSegment::offset
+  float* state = nullptr;      // by UpdateSegment::local; null if there is none
+  int32_t states = 0;
+};
+// Updates weights and state of `count` segments in place by one kernel, with the bits of
+// training::ApplyVersion.
+inline constexpr int kMostUpdateSegments = 32;
+cudaError_t LaunchUpdate(cudaStream_t stream, const UpdateVectors& vectors,
+                         const UpdateSegment* segments, int count);
 // y[row, c] += bias[c], then Relu if `relu`. `bias` may be null.
 cudaError_t LaunchBiasRelu(cudaStream_t stream, Element e, int32_t rows, int32_t columns,
                            const void* bias, bool relu, void* y);

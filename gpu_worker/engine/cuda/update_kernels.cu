@@ -1,11 +1,11 @@
 // The optimizer on a card. Built with --fmad=false, so that products and sums are rounded
-// separately, as on the host.
+// separately, as on the host. Square roots and quotients are those of IEEE 754, nvcc's default.
 #include <cfloat>
 #include <cmath>
 
+#include "gpu_worker/engine/cuda/half16.h"
 #include "gpu_worker/engine/cuda/kernels.h"
 #include "gpu_worker/engine/cuda/launch.h"
-#include "training/optim/sgd_rule.h"
 
 namespace capstan::engine::cuda {
 namespace {
@@ -17,15 +17,25 @@ __global__ void CheckFiniteKernel(int64_t elements, const float* values, int32_t
   });
 }
 
-template <bool kDecay, bool kMomentum, bool kNesterov>
-__global__ void SgdKernel(int64_t elements, const float* gradient, float scale,
-                          training::SgdConstants constants, float* weights, float* momentum) {
+struct CardRoot {
+  CAPSTAN_HD float operator()(float x) const { return sqrtf(x); }
+};
+
+struct UpdateSegments {
+  int64_t ends[kMostUpdateSegments];  // if all segments followed each other
+  UpdateSegment segments[kMostUpdateSegments];
+};
+static_assert(sizeof(UpdateSegments) <= 4000, "a kernel is given 4 KiB at most");
+
+__global__ void UpdateKernel(int64_t elements, const float* sum, float* weights, float* state,
+                             int32_t states, const __grid_constant__ UpdateSegments all) {
   ForElements(elements, [&](int64_t i) {
-    float v = kMomentum ? momentum[i] : 0.0f;
-    // A factor of 1 changes no bit of a finite number, so `scale` is always applied.
-    weights[i] = training::SgdUpdate<kDecay, kMomentum, kNesterov>(weights[i], gradient[i] * scale,
-                                                                   v, constants);
-    if (kMomentum) momentum[i] = v;
+    int s = 0;
+    while (i >= all.ends[s]) ++s;
+    const UpdateSegment& segment = all.segments[s];
+    const int64_t at = i - (s == 0 ? 0 : all.ends[s - 1]);
+    UpdateOne(segment, sum[segment.local + at], weights + segment.offset + at,
+              state + (segment.local + at) * states, CardRoot());
   });
 }
 
@@ -37,20 +47,16 @@ cudaError_t LaunchCheckFinite(cudaStream_t stream, int64_t elements, const float
   return cudaGetLastError();
 }
 
-cudaError_t LaunchSgd(cudaStream_t stream, const capstan_sgd& sgd, int64_t elements,
-                      const float* gradient, float* weights, float* momentum) {
-  const training::SgdConstants constants = {static_cast<float>(sgd.momentum),
-                                            static_cast<float>(sgd.weight_decay),
-                                            static_cast<float>(sgd.learning_rate)};
-  const auto scale = static_cast<float>(sgd.gradient_scale);
-  const bool decay = sgd.weight_decay > 0;
-  auto* kernel = decay ? SgdKernel<true, false, false> : SgdKernel<false, false, false>;
-  if (sgd.momentum > 0 && sgd.nesterov != 0) {
-    kernel = decay ? SgdKernel<true, true, true> : SgdKernel<false, true, true>;
-  } else if (sgd.momentum > 0) {
-    kernel = decay ? SgdKernel<true, true, false> : SgdKernel<false, true, false>;
+cudaError_t LaunchUpdate(cudaStream_t stream, const UpdateVectors& vectors,
+                         const UpdateSegment* segments, int count) {
+  UpdateSegments all = {};
+  int64_t elements = 0;
+  for (int s = 0; s < count; ++s) {
+    all.segments[s] = segments[s];
+    all.ends[s] = elements += segments[s].size;
   }
-  Launch(kernel, Blocks(elements), stream, elements, gradient, scale, constants, weights, momentum);
+  Launch(UpdateKernel, Blocks(elements), stream, elements, vectors.sum, vectors.weights,
+         vectors.state, vectors.states, all);
   return cudaGetLastError();
 }
 

@@ -21,10 +21,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "gpu_worker/engine/collective/collective.h"
 #include "gpu_worker/engine/device/device.h"
 #include "training/lanes/lane_tree.h"
-#include "training/optim/sgd.h"
+#include "training/optim/apply.h"
 
 namespace capstan::engine {
 
@@ -33,10 +34,11 @@ struct GroupOptions {
   // A wait without any progress ends after this time with DeadlineExceeded.
   absl::Duration timeout = absl::Seconds(60);
   BucketOptions buckets;
-  // What to allocate on the devices at once: FoldPlan::slots of a usual step, and the optimizer's
-  // state for LoadState. A step that needs more allocates it then.
+  // FoldPlan::slots of a usual step, which are allocated on the devices at once. A step that needs
+  // more allocates it then.
   int slots = 0;
-  bool state = false;
+  // Optimizer::state_floats_per_weight() for LoadState. Allocated at once, too.
+  int state_floats = 0;
 };
 
 struct GroupLane {
@@ -49,13 +51,6 @@ struct GroupLane {
 struct KeptLanes {
   std::vector<LaneResult> lanes;
   bool finite = true;  // the sum contains no infinity and no NaN
-};
-
-// A step of the optimizer, training/optim/sgd.h.
-struct SgdStep {
-  training::SgdOptions rule;
-  double learning_rate = 0;
-  double gradient_scale = 1;  // factor on the sum, rounded to float like the product
 };
 
 class PlanGroup {
@@ -82,19 +77,22 @@ class PlanGroup {
                                                                const std::vector<float*>& sums,
                                                                const OnReady& on_ready) = 0;
 
-  // As LoadWeights, for steps of Update. `state` of the optimizer is total_floats() long and may be
-  // null if the rule has none. The rule is SGD, whose only state vector is the momentum.
+  // As LoadWeights, for steps of Update. `state` of the optimizer, GroupOptions::state_floats *
+  // total_floats() long, may be null if the rule has none. InvalidArgument: it is not null, but
+  // state_floats is 0.
   virtual absl::Status LoadState(const float* weights, const float* state) = 0;
   // As ComputeLanes, for lanes that make one block; InvalidArgument if they do not.
   virtual absl::StatusOr<KeptLanes> ComputeKept(const training::LaneTree& tree,
                                                 const std::vector<GroupLane>& lanes,
                                                 double loss_scale) = 0;
   // Updates the weights and state of all plans with the sum of the last ComputeKept, which is then
-  // gone. The bits are those of training::Sgd. Returns before the devices are done; later calls on
-  // the group wait for it. The plans may be used by themselves again after ComputeLanes,
-  // ComputeKept or ReadState. FailedPrecondition: there is no sum or no state; nothing has changed.
-  virtual absl::Status Update(const SgdStep& step) = 0;
-  // Writes both vectors, total_floats() long. `state` may be null. FailedPrecondition: it is not
+  // gone. `parts` are those of training::UpdateParts, and the bits those of training::ApplyVersion.
+  // Returns before the devices are done; later calls on the group wait for it. The plans may be used
+  // by themselves again after ComputeLanes, ComputeKept or ReadState. FailedPrecondition: there is
+  // no sum, or not the state that the rule needs. InvalidArgument: the parts are not the whole
+  // vector. Nothing has changed then.
+  virtual absl::Status Update(absl::Span<const training::UpdatePart> parts) = 0;
+  // Writes both vectors, as long as for LoadState. `state` may be null. FailedPrecondition: it is not
   // null, but no state was loaded.
   virtual absl::Status ReadState(float* weights, float* state) = 0;
 

@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define CAPSTAN_PLUGIN_ABI 10
+#define CAPSTAN_PLUGIN_ABI 11
 #define CAPSTAN_PLUGIN_FACTORY "capstan_plugin"
 
 typedef struct capstan_error {
@@ -144,7 +144,9 @@ typedef struct capstan_group_request {
   int32_t bucket_count;
   double timeout_seconds; /* longest wait without any progress */
   int32_t slot_count;     /* of a usual step; a step with more allocates them then */
-  int32_t momentum;       /* 1: reserve memory for it */
+  /* Floats of the optimizer's state per weight, 0 or more; memory is reserved for them. The state of
+   * weight i lies at [i * state_floats, (i + 1) * state_floats) of a state vector. */
+  int32_t state_floats;
 } capstan_group_request;
 
 typedef struct capstan_group_info {
@@ -184,15 +186,38 @@ typedef struct capstan_group_step {
   void* context;
 } capstan_group_step;
 
-/* Stochastic gradient descent with the bits of training/optim/sgd.h. `momentum` of the calls below
- * is its only state vector. Devices support no other rule. */
-typedef struct capstan_sgd {
-  double learning_rate;
-  double gradient_scale; /* factor on the sum */
-  double momentum;       /* 0: no momentum is read */
-  double weight_decay;
-  int32_t nesterov;
-} capstan_sgd;
+/* The formula that updates a weight, with the bits of training/optim/rule_numbers.h. */
+enum capstan_rule_form {
+  CAPSTAN_RULE_KEEP = 0, /* changes nothing */
+  CAPSTAN_RULE_SGD = 1,
+  CAPSTAN_RULE_MOMENTUM = 2,
+  CAPSTAN_RULE_NESTEROV = 3,
+  CAPSTAN_RULE_ADAM = 4,
+  CAPSTAN_RULE_ADAMW = 5,
+  CAPSTAN_RULE_RMSPROP = 6,
+  CAPSTAN_RULE_RMSPROP_CENTERED = 7,
+  CAPSTAN_RULE_RMSPROP_MOMENTUM = 8,
+  CAPSTAN_RULE_RMSPROP_CENTERED_MOMENTUM = 9,
+  CAPSTAN_RULE_ADAGRAD = 10,
+  CAPSTAN_RULE_FTRL = 11,
+  CAPSTAN_RULE_STATISTIC = 12 /* a running statistic; has no state */
+};
+#define CAPSTAN_RULE_NUMBERS 9
+
+/* A run of floats of the flat vector that are updated alike. */
+typedef struct capstan_update_part {
+  int64_t size; /* floats, above 0 */
+  float scale;  /* factor on the sum */
+  float clip;   /* each scaled number is then clipped to [-clip, clip]; 0: it is not */
+  int32_t form;
+  int32_t decay;                       /* 1: the form decays weights */
+  float numbers[CAPSTAN_RULE_NUMBERS]; /* of the form, in the order of its constants */
+} capstan_update_part;
+
+typedef struct capstan_update {
+  const capstan_update_part* parts; /* [part_count], one after the other; the whole flat vector */
+  int32_t part_count;
+} capstan_update;
 
 typedef struct capstan_plugin_table {
   int32_t abi; /* CAPSTAN_PLUGIN_ABI of the plug-in; always the first field */
@@ -224,27 +249,29 @@ typedef struct capstan_plugin_table {
 
   /* INVALID_ARGUMENT: a plan of another device than the request says, or plans that differ.
    * UNAVAILABLE: the library that sums between GPUs is missing. RESOURCE_EXHAUSTED: not enough
-   * memory for slots and momentum. Two threads must never use a plan of a group at the same time,
+   * memory for slots and state. Two threads must never use a plan of a group at the same time,
    * neither by itself nor through the group. */
   int32_t (*make_group)(const capstan_group_request* request, capstan_group** group,
                         capstan_error* error);
   void (*group_info)(const capstan_group* group, capstan_group_info* info);
   void (*free_group)(capstan_group* group); /* null is allowed; call it before freeing its plans */
-  /* load_weights for all plans. The vector is copied from the host once. `momentum`, also
-   * total_floats long, may be null; group_update must then not use momentum. */
-  int32_t (*group_load_weights)(capstan_group* group, const float* weights, const float* momentum,
+  /* load_weights for all plans. The vector is copied from the host once. `state`, state_floats *
+   * total_floats long, may be null; group_update must then not need any.
+   * INVALID_ARGUMENT: it is not null in a group without state. */
+  int32_t (*group_load_weights)(capstan_group* group, const float* weights, const float* state,
                                 capstan_error* error);
   /* DEADLINE_EXCEEDED: a device or the sum between devices made no progress for timeout_seconds.
    * The text names GPU and bucket. Group and plans cannot be used any more, and their resources are
    * left behind. INTERNAL: as compute_lane. */
   int32_t (*group_compute)(capstan_group* group, const capstan_group_step* step,
                            capstan_error* error);
-  /* Updates the weights and the momentum on the devices with the sum that stayed there, which is
-   * then gone. Returns before it is done; later calls wait for it.
-   * FAILED_PRECONDITION: there is no sum or no momentum; nothing has changed. */
-  int32_t (*group_update)(capstan_group* group, const capstan_sgd* sgd, capstan_error* error);
-  /* `momentum` may be null. FAILED_PRECONDITION: none was loaded. */
-  int32_t (*group_read_weights)(capstan_group* group, float* weights, float* momentum,
+  /* Updates the weights and the state on the devices with the sum that stayed there, which is then
+   * gone. Returns before it is done; later calls wait for it. INVALID_ARGUMENT: parts that are not
+   * the whole vector, or a form that there is not. FAILED_PRECONDITION: there is no sum, or not the
+   * state that a form needs. Nothing has changed then. */
+  int32_t (*group_update)(capstan_group* group, const capstan_update* update, capstan_error* error);
+  /* `state` may be null. FAILED_PRECONDITION: none was loaded. */
+  int32_t (*group_read_weights)(capstan_group* group, float* weights, float* state,
                                 capstan_error* error);
 
   /* Keeps images [first, first + count) of `whole`, float32, on the device; in rising order from 0.

@@ -1,5 +1,6 @@
 // PlanGroup over the C ABI. Plans the buckets and the order of additions.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -46,7 +47,7 @@ class PluginGroup : public PlanGroup {
     request.bucket_count = static_cast<int32_t>(bucket_ends_.size());
     request.timeout_seconds = absl::ToDoubleSeconds(options.timeout);
     request.slot_count = options.slots;
-    request.momentum = options.state ? 1 : 0;
+    request.state_floats = options.state_floats;
     capstan_error error = {};
     const absl::Status status =
         PluginStatus(table_.make_group(&request, &group_, &error), kWho, error);
@@ -95,15 +96,21 @@ class PluginGroup : public PlanGroup {
     return KeptLanes{*std::move(results), finite != 0};
   }
 
-  absl::Status Update(const SgdStep& step) override {
-    capstan_sgd sgd = {};
-    sgd.learning_rate = step.learning_rate;
-    sgd.gradient_scale = step.gradient_scale;
-    sgd.momentum = step.rule.momentum;
-    sgd.weight_decay = step.rule.weight_decay;
-    sgd.nesterov = step.rule.nesterov ? 1 : 0;
+  absl::Status Update(absl::Span<const training::UpdatePart> parts) override {
+    std::vector<capstan_update_part> sent;
+    for (const training::UpdatePart& part : parts) {
+      capstan_update_part& to = sent.emplace_back();
+      to = {part.size,
+            part.scale,
+            part.clip,
+            static_cast<int32_t>(part.rule.form),
+            part.rule.decay ? 1 : 0,
+            {}};
+      std::copy(std::begin(part.rule.numbers), std::end(part.rule.numbers), to.numbers);
+    }
+    const capstan_update update = {sent.data(), static_cast<int32_t>(sent.size())};
     capstan_error error = {};
-    return PluginStatus(table_.group_update(group_, &sgd, &error), kWho, error);
+    return PluginStatus(table_.group_update(group_, &update, &error), kWho, error);
   }
 
   absl::Status ReadState(float* weights, float* state) override {

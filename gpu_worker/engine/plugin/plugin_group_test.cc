@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "training/graph/models.h"
 #include "training/graph/tensors.h"
+#include "training/optim/sgd.h"
 
 namespace capstan::engine {
 namespace {
@@ -247,13 +248,14 @@ TEST_P(PluginGroupTest, WithoutThatTheyAreReducedWhereEveryPlanHasItsCard) {
 // Cards handle one bucket on one card separately, in one stream.
 TEST_P(PluginGroupTest, OneBucketOnOneCardGivesTheSameBits) {
   const std::vector<float> weights = Weights(1), state = Weights(2);
-  SgdStep update;
-  update.rule = {0.9, true, 0.01};
-  update.learning_rate = 0.05;
+  std::vector<training::UpdatePart> update;
   std::vector<std::vector<float>> got;
+  options_.state_floats = 1;
   for (const bool cut : {true, false}) {
     if (!cut) options_.buckets = {};
     Compile({1});
+    update = training::UpdateParts(layout_, *training::Sgd::Create({0.9, true, 0.01}),
+                                   {.learning_rate = 0.05});
     const auto group = Group();
     ASSERT_TRUE(group.ok()) << group.status();
     Load(**group, 1);
@@ -279,15 +281,15 @@ TEST_P(PluginGroupTest, OneBucketOnOneCardGivesTheSameBits) {
 TEST_P(PluginGroupTest, MemoryIsTakenBeforeTheFirstStep) {
   Compile({0, 3});
   options_.slots = 2;
-  options_.state = true;
+  options_.state_floats = 2;
   const auto group = Group();
   const auto bytes = [&](int plan) { return (*group)->DeviceBytes(plan); };
   const std::vector<int64_t> reserved = {bytes(0), bytes(1)};
-  const int64_t vectors = 3 + GetParam().scratch;
+  const int64_t vectors = 4 + GetParam().scratch;
   EXPECT_EQ(reserved[0] + reserved[1], vectors * 4 * layout_.total_floats());
   EXPECT_GT(reserved[0], 4 * layout_.total_floats());
-  const std::vector<float> weights = Weights(1);
-  ASSERT_TRUE((*group)->LoadState(weights.data(), weights.data()).ok());
+  const std::vector<float> weights = Weights(1), state(2 * weights.size(), 1.0f);
+  ASSERT_TRUE((*group)->LoadState(weights.data(), state.data()).ok());
   ASSERT_TRUE((*group)->ComputeKept(LaneTree(4), Deal({0, 1, 2, 3}), 0.125).ok());
   EXPECT_EQ(bytes(0), reserved[0]);
   ASSERT_TRUE((*group)->ComputeKept(LaneTree(8), Deal({0, 1, 2, 3, 4, 5, 6, 7}), 0.125).ok());

@@ -276,22 +276,21 @@ void GetGroupInfo(const capstan_group* group, capstan_group_info* info) {
 }
 void FreeGroup(capstan_group* group) { delete group; }
 
-int32_t GroupLoadWeights(capstan_group* group, const float* weights, const float* momentum,
+int32_t GroupLoadWeights(capstan_group* group, const float* weights, const float* state,
                          capstan_error* error) {
-  return Answer(group->group->LoadWeights(weights, momentum), error);
+  return Answer(group->group->LoadWeights(weights, state), error);
 }
 
 int32_t GroupCompute(capstan_group* group, const capstan_group_step* step, capstan_error* error) {
   return Answer(group->group->Compute(*step), error);
 }
 
-int32_t GroupUpdate(capstan_group* group, const capstan_sgd* sgd, capstan_error* error) {
-  return Answer(group->group->Update(*sgd), error);
+int32_t GroupUpdate(capstan_group* group, const capstan_update* update, capstan_error* error) {
+  return Answer(group->group->Update(*update), error);
 }
 
-int32_t GroupReadWeights(capstan_group* group, float* weights, float* momentum,
-                         capstan_error* error) {
-  return Answer(group->group->ReadWeights(weights, momentum), error);
+int32_t GroupReadWeights(capstan_group* group, float* weights, float* state, capstan_error* error) {
+  return Answer(group->group->ReadWeights(weights, state), error);
 }
 
 int32_t KeepImages(capstan_plan* plan, const float* images, int64_t first, int64_t count,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,7 +16,6 @@
 #include "gpu_worker/engine/cuda/rules.h"
 #include "services/sync/mutex.h"
 #include "training/fold/add.h"
-#include "training/optim/sgd.h"
 
 namespace capstan::engine::cuda {
 namespace {
@@ -86,19 +86,22 @@ class FakeStreams : public GroupStreams {
     for (size_t d = 0; d < memory_.size(); ++d) {
       Memory& memory = *memory_[d];
       const auto floats = static_cast<size_t>(slot_floats[d]);
-      const int64_t vectors = wanted.slots + (wanted.momentum ? 1 : 0);
+      const int64_t vectors = wanted.slots + wanted.states;
       const int64_t more = vectors * slot_floats[d] * 4 - memory.bytes;
       if (absl::Status status = members_[d].take(more); !status.ok()) return status;
       memory.bytes += more;
       memory.slots.resize(wanted.slots, std::vector<float>(floats));
-      if (wanted.momentum) memory.momentum.resize(floats);
+      memory.state.resize(floats * static_cast<size_t>(wanted.states));
     }
+    states_ = wanted.states;
+    host_state_.resize(host_weights_.size() * static_cast<size_t>(states_));
     blocks_.resize(wanted.blocks, std::vector<float>(host_weights_.size()));
     return absl::OkStatus();
   }
   int64_t DeviceBytes(int device) const override { return memory_[device]->bytes; }
   float* block(int index) override { return blocks_[index].data(); }
   float* host_weights() override { return host_weights_.data(); }
+  float* host_state() override { return host_state_.data(); }
 
   void MakeEvents(int count) override {
     MutexLock lock(mu_);
@@ -274,29 +277,31 @@ class FakeStreams : public GroupStreams {
     });
     return absl::OkStatus();
   }
-  absl::Status PushMomentum(int device, const Slice& slice) override {
+  absl::Status PushState(int device, const Slice& slice) override {
     Push(device, DeviceStream::kFold, [this, device, slice] {
-      std::memcpy(Momentum(device, slice), blocks_[0].data() + slice.offset, Bytes(slice));
+      std::memcpy(State(device, slice.local), host_state_.data() + slice.offset * states_,
+                  Bytes(slice) * static_cast<size_t>(states_));
     });
     return absl::OkStatus();
   }
-  absl::Status EmitMomentum(int device, const Slice& slice) override {
+  absl::Status EmitState(int device, const Slice& slice) override {
     Push(device, DeviceStream::kFold, [this, device, slice] {
-      std::memcpy(blocks_[0].data() + slice.offset, Momentum(device, slice), Bytes(slice));
+      std::memcpy(host_state_.data() + slice.offset * states_, State(device, slice.local),
+                  Bytes(slice) * static_cast<size_t>(states_));
     });
     return absl::OkStatus();
   }
-  absl::Status Update(int device, const Slice& slice, int slot, const capstan_sgd& sgd) override {
-    const absl::StatusOr<training::Sgd> rule =
-        training::Sgd::Create({sgd.momentum, sgd.nesterov != 0, sgd.weight_decay});
-    if (!rule.ok()) return rule.status();
-    Push(device, DeviceStream::kFold, [this, device, slice, slot, sgd, rule = *rule] {
-      float* const sum = Slot(device, slice, slot);
-      const auto scale = static_cast<float>(sgd.gradient_scale);
-      for (int64_t i = 0; i < slice.size; ++i) sum[i] *= scale;
-      float* const weights = Weights(device, slice);
-      rule.Apply(weights, weights, sum, sgd.momentum > 0 ? Momentum(device, slice) : nullptr,
-                 static_cast<size_t>(slice.size), {sgd.learning_rate});
+  absl::Status Update(int device, const std::vector<UpdateSegment>& segments, int slot) override {
+    Push(device, DeviceStream::kFold, [this, device, segments, slot] {
+      Memory& memory = *memory_[device];
+      for (const UpdateSegment& segment : segments) {
+        const float* const sum = memory.slots[slot].data() + segment.local;
+        float* const weights = memory.weights.data() + segment.offset;
+        for (int64_t i = 0; i < segment.size; ++i) {
+          UpdateOne(segment, sum[i], weights + i, State(device, segment.local + i),
+                    [](float x) { return std::sqrt(x); });
+        }
+      }
     });
     return absl::OkStatus();
   }
@@ -318,8 +323,8 @@ class FakeStreams : public GroupStreams {
 
  private:
   struct Memory {
-    std::vector<float> lane, gradient, weights, momentum;
-    int64_t bytes = 0;                     // for slots and momentum
+    std::vector<float> lane, gradient, weights, state;
+    int64_t bytes = 0;                     // for slots and state
     std::deque<std::vector<float>> slots;  // a deque: slots in use must not move
     capstan_result sums = {};
     bool finite = true;
@@ -373,8 +378,9 @@ class FakeStreams : public GroupStreams {
   float* Weights(int device, const Slice& slice) {
     return memory_[device]->weights.data() + slice.offset;
   }
-  float* Momentum(int device, const Slice& slice) {
-    return memory_[device]->momentum.data() + slice.local;
+  // `local` as in Slice.
+  float* State(int device, int64_t local) {
+    return memory_[device]->state.data() + local * states_;
   }
   static size_t Bytes(const Slice& slice) { return static_cast<size_t>(slice.size) * 4; }
 
@@ -382,7 +388,8 @@ class FakeStreams : public GroupStreams {
   const std::vector<int64_t> bucket_ends_;
   const bool reduces_;
   const std::vector<FakeMember> members_;
-  std::vector<float> host_weights_;
+  std::vector<float> host_weights_, host_state_;
+  int states_ = 0;  // floats of the optimizer's state per weight
   std::vector<std::unique_ptr<Memory>> memory_;  // by member; the events order the accesses
   std::vector<std::vector<float>> blocks_;
 
