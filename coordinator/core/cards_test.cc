@@ -171,25 +171,9 @@ TEST_F(CardsTest, AutoTakesCardsForEveryModel) {
     spec.mutable_model()->set_dropout(0.5);
     spec.mutable_resources()->set_num_workers(1);
     EXPECT_TRUE(FindGang(nodes_, RequestOf(spec))->on_gpus) << model;
+    spec.mutable_training()->set_loss("mean_squared_error");
+    EXPECT_TRUE(FindGang(nodes_, RequestOf(spec))->on_gpus) << model;
   }
-}
-
-TEST_F(CardsTest, AutoTakesCpusForWhatGpusDoNotCarryOut) {
-  Add(Host("w0", "a", {"A", "cpu"}));
-  job::v1::JobSpec spec;
-  spec.mutable_model()->set_name("mlp");
-  spec.mutable_training()->set_loss("mean_squared_error");
-  spec.mutable_resources()->set_num_workers(1);
-  const GangRequest request = RequestOf(spec);
-  const std::optional<scheduler::Gang> gang = FindGang(nodes_, request);
-  ASSERT_TRUE(gang.has_value());
-  EXPECT_FALSE(gang->on_gpus);
-  EXPECT_THAT(gang->workers[0].devices, ElementsAre(1));
-  EXPECT_EQ(KindText(nodes_, request, false),
-            "CPUs (GPUs do not support node loss (MeanSquaredErrorLoss))");
-  // A job that asks for cards gets them, and the error of its task.
-  spec.mutable_resources()->set_device("gpu");
-  EXPECT_TRUE(WantsGpus(nodes_, RequestOf(spec)));
 }
 
 TEST_F(CardsTest, ForAutoALostNodeIsNoneAndOneNotYetHeardIsOne) {

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "coordinator/core/cards.h"
-#include "training/spec/graph_message.h"
 
 namespace capstan::coordinator::core {
 
@@ -31,7 +30,6 @@ GangRequest RequestOf(const job::v1::JobSpec& spec) {
   } else if (resources.has_num_shards()) {
     request.num_shards = resources.num_shards();
   }
-  request.not_on_gpus = training::spec::NotOnGpus(spec);
   return request;
 }
 

@@ -232,9 +232,6 @@ std::string NoCardsText(const Nodes& nodes, const GangRequest& request) {
   any.devices_per_worker = 1;
   any.device_indices.clear();
   if (request.device != "auto" || WorkersOf(nodes, any, true, Count::kKnown).empty()) return "";
-  if (!request.not_on_gpus.empty()) {
-    return absl::StrCat("GPUs do not support ", request.not_on_gpus);
-  }
   const int least = Least(request);
   const int there = CountOf(WorkersOf(nodes, request, true, Count::kKnown), request);
   return absl::StrCat(
@@ -365,7 +362,6 @@ int WorkersFor(size_t devices, int devices_per_worker) {
 
 bool WantsGpus(const Nodes& nodes, const GangRequest& request) {
   if (request.device != "auto") return request.device == "gpu";
-  if (!request.not_on_gpus.empty()) return false;
   const std::vector<GangRequest> requests = ByVersion(nodes, request);
   return std::any_of(requests.begin(), requests.end(), [&nodes](const GangRequest& one) {
     return CountOf(WorkersOf(nodes, one, true, Count::kKnown), one) >= Least(one);
@@ -419,8 +415,7 @@ std::string MissingText(const Nodes& nodes, const GangRequest& request) {
                                    what, least == 1 ? "" : " each", ", ",
                                    FreeText(nodes, request, gpus)));
     if (const std::string why = gpus ? "" : NoCardsText(nodes, request); !why.empty()) {
-      absl::StrAppend(&missing.back(), request.not_on_gpus.empty() ? " (as for GPUs, " : " (", why,
-                      ")");
+      absl::StrAppend(&missing.back(), " (as for GPUs, ", why, ")");
     }
     for (const Node& node : nodes) {
       if (!gpus || !node.takes_work || node.no_gpu.empty()) continue;

@@ -46,7 +46,6 @@ struct GangRequest {
   int devices_per_worker = 1;
   std::vector<int> device_indices;  // empty: any; else exactly these of each worker
   std::string device = "auto";      // auto | cpu | gpu
-  std::string not_on_gpus;          // the part of its model that GPUs do not support; empty: none
   int num_shards = 1;               // 0 for local and device
   std::set<std::string> exclude;    // nodes that are not taken
   // A service with the devices of several workers stands for one all the same: where as many services

@@ -45,19 +45,6 @@ class GraphOperatorsTest : public ::testing::TestWithParam<DeviceCase> {
  protected:
   GraphOperatorsTest() { UseDevice(GetParam().open, GetParam().tolerance / kTolerance); }
   ~GraphOperatorsTest() override { UseDevice(Phases); }
-
-  // Or, of a card and a graph whose targets are numbers, that it refuses the loss by its name.
-  void ExpectLikeReferenceOrRefused(const Graph& graph, int64_t count) {
-    const bool is_card = GetParam().name == "Card" || GetParam().name == "RealCard";
-    if (is_card && graph.def(graph.loss()).numeric_targets) {
-      const auto plan = CompileFor(Problem(graph, count, /*seed=*/1), count, /*threads=*/1);
-      EXPECT_EQ(plan.status().code(), absl::StatusCode::kUnimplemented) << plan.status();
-      EXPECT_THAT(std::string(plan.status().message()),
-                  ::testing::HasSubstr("(MeanSquaredErrorLoss): this operator is not carried out"));
-      return;
-    }
-    ExpectLikeReference(graph, count);
-  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Cpu, GraphOperatorsTest,
@@ -96,9 +83,9 @@ TEST_P(GraphOperatorsTest, EveryCaseOfEveryOperatorIsLikeItsReference) {
     SCOPED_TRACE(op_case.op.name + " " + op_case.name);
     const absl::StatusOr<Graph> graph = GraphOf(op_case);
     ASSERT_TRUE(graph.ok()) << graph.status();
-    for (const int64_t count : {1, 17}) ExpectLikeReferenceOrRefused(*graph, count);
+    for (const int64_t count : {1, 17}) ExpectLikeReference(*graph, count);
     if (IsCheap(*graph)) {
-      ExpectLikeReferenceOrRefused(*graph, 1000);
+      ExpectLikeReference(*graph, 1000);
       of_many_samples.insert(op_case.op.name);
     }
     if (::testing::Test::HasFatalFailure()) return;
@@ -249,7 +236,7 @@ TEST_P(GraphOperatorsTest, RandomGraphsOfTheWholeTable) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Graph graph = training::RandomGraph(seed, options);
     for (const training::GraphNode& node : graph.nodes()) seen.insert(node.op.name);
-    ExpectLikeReferenceOrRefused(graph, 1 + seed % 20);
+    ExpectLikeReference(graph, 1 + seed % 20);
     if (::testing::Test::HasFatalFailure()) return;
   }
   EXPECT_EQ(seen.size(), all) << "some operator was never drawn";

@@ -8,6 +8,7 @@ import os
 import unittest
 
 import own_networks_test
+import regression_test
 import support
 
 TEST = os.path.join(os.path.dirname(support.BIN), 'test')
@@ -25,7 +26,7 @@ class GpusTest(support.TestCase):
         resources = {'lanes': LANES, **groups.pop('resources', {})}
         spec = support.job_spec(
             resources=resources, model=groups.pop('model', {'name': 'mlp'}),
-            data={'format': 'synthetic_digits', 'train_samples': 300, 'test_samples': 40},
+            data=groups.pop('data', {'format': 'synthetic_digits', 'train_samples': 300, 'test_samples': 40}),
             training={'epochs': 1, 'global_batch_size': 64, 'seed': 5, **groups.pop('training', {}),
                       'optimizer': groups.pop('optimizer', {'name': 'sgd', 'learning_rate': 0.05, 'momentum': 0.9})}, **groups)
         if limits:
@@ -46,14 +47,14 @@ class GpusTest(support.TestCase):
         job = json.loads(run.out.splitlines()[-1])
         return job.get('device'), [worker['devices'] for worker in job['workers']]
 
-    def hash_of(self, kvstore, devices, workers=1, shards=None, gpus=None, **groups):
+    def hash_of(self, kvstore, devices, workers=1, shards=None, gpus=None, samples=300, **groups):
         resources = {'num_workers': workers, 'gpus_per_worker': gpus or len(devices.split(',')), **groups.pop('resources', {})}
         if shards:
             resources['num_shards'] = shards
         run = self.run_job(devices, kvstore={'type': kvstore}, resources=resources, **groups)
         self.assertEqual(run.code, 0, run)
         job = json.loads(run.out.splitlines()[-1])
-        self.assertEqual(job['samples_used'], 300, run)
+        self.assertEqual(job['samples_used'], samples, run)
         return job['weights_sha256']
 
     def test_the_same_bits_wherever_the_lanes_are_added(self):
@@ -117,6 +118,15 @@ class GpusTest(support.TestCase):
                                optimizer=adam, resources={'device': 'gpu'}, training={'deterministic': True, 'gradient_clip_value': 0.01},
                                **numbers)
                   for kvstore, devices, numbers in (('local', 'cuda:0', {}), ('device', 'cuda:0,cuda:1', {}), ('device', 'cuda:0', {}),
+                                                    ('dist_sync', None, {'workers': 2, 'shards': 2}))]
+        self.assertEqual(len(set(hashes)), 1, hashes)
+
+    def test_targets_that_are_numbers(self):
+        self.write('set.npz', regression_test.npz())
+        hashes = [self.hash_of(kvstore, devices, samples=100, model={'name': 'mlp', 'num_outputs': regression_test.OUTPUTS},
+                               data={'format': 'npz', 'uri': self.path('set.npz')}, gpus=2 if devices is None else None,
+                               resources={'device': 'gpu'}, training={'deterministic': True, 'loss': 'mean_squared_error'}, **numbers)
+                  for kvstore, devices, numbers in (('local', 'cuda:0', {}), ('device', 'cuda:0,cuda:1', {}),
                                                     ('dist_sync', None, {'workers': 2, 'shards': 2}))]
         self.assertEqual(len(set(hashes)), 1, hashes)
 

@@ -13,8 +13,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "training/graph/models.h"
-#include "training/ops/mean_squared_error/mean_squared_error.h"
-#include "training/spec/validate.h"
 
 namespace capstan::training::spec {
 namespace {
@@ -281,14 +279,6 @@ job::v1::Graph ToMessage(const Graph& graph) {
   }
   message.add_outputs(graph.nodes().back().name);
   return message;
-}
-
-std::string NotOnGpus(const job::v1::JobSpec& spec) {
-  if (!HasNumericTargets(spec)) return "";
-  const job::v1::Graph& graph = spec.model().graph();
-  const std::string loss =
-      graph.nodes_size() > 0 ? graph.nodes(graph.nodes_size() - 1).name() : "loss";
-  return absl::StrCat("node ", loss, " (", MeanSquaredErrorLoss::kName, ")");
 }
 
 std::string SampleCoupling(const job::v1::Model& model) {

@@ -35,10 +35,6 @@ absl::StatusOr<Graph> GraphOf(const job::v1::Graph& message, const Shape& input_
 // Includes everything that has a default. GraphOf makes an equal graph from the message.
 job::v1::Graph ToMessage(const Graph& graph);
 
-// The part of the job's network that GPU devices do not support: "node loss
-// (MeanSquaredErrorLoss)". Empty: they support all of it. For any spec.
-std::string NotOnGpus(const job::v1::JobSpec& spec);
-
 // What couples the samples of a lane, e.g. "node bn1 (BatchNormalization)" or "resnet18_v1". Empty:
 // nothing. Takes time proportional to the nodes, and memory only for its result.
 std::string SampleCoupling(const job::v1::Model& model);

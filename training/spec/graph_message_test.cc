@@ -201,21 +201,6 @@ TEST(GraphOfAJobTest, ANamedModelAsAGraphHasItsTensors) {
   }
 }
 
-TEST(GraphOfAJobTest, GpusCarryOutEverythingExceptNumericTargets) {
-  job::v1::JobSpec job;
-  job.mutable_model()->set_name("resnet18_v1");
-  job.mutable_model()->set_dropout(0.5);
-  EXPECT_EQ(NotOnGpus(job), "");
-  job.mutable_training()->set_loss("mean_squared_error");
-  EXPECT_EQ(NotOnGpus(job), "node loss (MeanSquaredErrorLoss)");
-  job.clear_training();
-  *job.mutable_model()->mutable_graph() = ToMessage(*MakeModel("resnet18_v1", 10, {3, 32, 32}));
-  EXPECT_EQ(NotOnGpus(job), "");
-  *job.mutable_model()->mutable_graph() = ToMessage(*MakeRegressor("mlp", 1, {4}));
-  job.mutable_model()->mutable_graph()->mutable_nodes()->rbegin()->set_name("error");
-  EXPECT_EQ(NotOnGpus(job), "node error (MeanSquaredErrorLoss)");
-}
-
 TEST(GraphOfAJobTest, BatchNormalizationCouplesSamples) {
   for (const absl::string_view name : ModelNames()) {
     const bool couples = absl::StartsWith(name, "resnet") || name == "mobilenet_v1";

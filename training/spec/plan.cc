@@ -183,20 +183,18 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   absl::StrAppend(&out, ", ", file.kvstore().type(),
                   file.kvstore().type() != "device" ? ""
                   : LocalSteps(file) > 1            ? " (as local)"
-                  : not_here.empty() ? " (GPUs add and update; CPUs as local)"
-                                     : absl::StrCat(" (GPUs add, the host updates ", not_here,
-                                                    "; CPUs as local)"),
+                  : not_here.empty()
+                      ? " (GPUs add and update; CPUs as local)"
+                      : absl::StrCat(" (GPUs add, the host updates ", not_here, "; CPUs as local)"),
                   file.resources().min_workers() < spec.num_workers()
                       ? absl::StrCat(", starts with ", file.resources().min_workers(), " or more\n")
                       : ", start all or none\n");
   const int32_t least = file.resources().min_workers();
   const std::string each = absl::StrCat(Count(least, "worker"), least == 1 ? " has " : " have ",
                                         spec.devices_per_worker(), least == 1 ? "" : " each");
-  const std::string not_on_gpus = NotOnGpus(file);
   absl::StrAppend(&out, "      on ",
                   file.resources().device() == "gpu"   ? "GPUs only"
                   : file.resources().device() == "cpu" ? "CPUs"
-                  : !not_on_gpus.empty()               ? "CPUs: GPUs do not support " + not_on_gpus
                                                        : "GPUs if " + each + ", else on CPUs",
                   "\n");
   std::string model = ModelTitle(file.model());
@@ -313,10 +311,6 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   out +=
       "      files lie on the coordinator's host; a host that does not share the folder sends them "
       "over gRPC\n";
-  if (!not_on_gpus.empty() && file.resources().device() == "gpu") {
-    absl::StrAppend(&out, "      warning: GPUs do not support ", not_on_gpus,
-                    ": the job fails there; resources.device: auto takes CPUs\n");
-  }
   if (UsesShards(spec) && CompressedWords(spec) >= spec.flat_floats()) {
     absl::StrAppend(&out, "      warning: a worker sends ", MostLanesOfAWorker(spec),
                     " compressed gradients, together no smaller than one without compression; "

@@ -47,6 +47,7 @@ const std::map<std::string, CardForm, std::less<>>& Forms() {
       {"LogSoftmax", kCanonical},
       {"MatMul", kStrides},
       {"MaxPool", kLibrary},
+      {"MeanSquaredErrorLoss", kLibrary},
       {"Mul", kStrides},
       {"Pad", kStrides},
       {"Parameter", kCanonical},

@@ -172,11 +172,12 @@ void TimedOperations::Clear(int64_t elements, void* x) {
 }
 
 void TimedOperations::Loss(const Stage& stage, int64_t n, int32_t classes,
-                           const BatchHeader* header, const int32_t* labels, const float* tokens,
+                           const BatchHeader* header, const void* targets, const float* tokens,
                            const void* x, void* dx, double* row_loss, int32_t* row_correct) {
-  const int64_t row = classes * (dx == nullptr ? 1 : 2) * element_bytes_ + 16;
+  const int64_t row = classes * (dx == nullptr ? 1 : 2) * element_bytes_ + 12 +
+                      (stage.squared_error ? classes * int64_t{4} : 4);
   Time("loss", {n * stage.rows * row, 0}, [&] {
-    ops_->Loss(stage, n, classes, header, labels, tokens, x, dx, row_loss, row_correct);
+    ops_->Loss(stage, n, classes, header, targets, tokens, x, dx, row_loss, row_correct);
   });
 }
 

@@ -34,7 +34,7 @@ class Counting : public Operations {
   void OperatorBackward(int, const OperatorCall&) override { ++calls; }
   void AddInto(int64_t, const void*, void*) override { ++calls; }
   void Clear(int64_t, void*) override { ++calls; }
-  void Loss(const Stage&, int64_t, int32_t, const BatchHeader*, const int32_t*, const float*,
+  void Loss(const Stage&, int64_t, int32_t, const BatchHeader*, const void*, const float*,
             const void*, void*, double*, int32_t*) override {
     ++calls;
   }

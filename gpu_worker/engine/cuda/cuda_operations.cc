@@ -390,11 +390,18 @@ void CudaOperations::Clear(int64_t elements, void* x) {
 }
 
 void CudaOperations::Loss(const Stage& stage, int64_t n, int32_t classes, const BatchHeader* header,
-                          const int32_t* labels, const float* tokens, const void* x, void* dx,
+                          const void* targets, const float* tokens, const void* x, void* dx,
                           double* row_loss, int32_t* row_correct) {
   if (!status_.ok()) return;
   static_assert(offsetof(BatchHeader, loss_scale) == 0, "read on the card as the first double");
   const auto* const scale = reinterpret_cast<const double*>(header);
+  if (stage.squared_error) {
+    return Keep(ToStatus(
+        "LaunchSquaredError",
+        LaunchSquaredError(context_.stream, context_.element, Narrow(n), classes, scale,
+                           static_cast<const float*>(targets), x, dx, row_loss, row_correct)));
+  }
+  const auto* const labels = static_cast<const int32_t*>(targets);
   if (tokens != nullptr) {
     const SequenceWork work = {Narrow(n), stage.rows, classes};
     return Keep(ToStatus("LaunchSequenceLoss",

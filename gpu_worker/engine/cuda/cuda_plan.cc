@@ -305,14 +305,18 @@ absl::Status CudaPlan::CopyIn(const capstan_batch& batch, double loss_scale) {
   std::copy(key.begin(), key.end(), header.dropout_key);
   std::memcpy(header_, &header, sizeof header);
   size_t header_bytes = sizeof header;
-  if (batch.labels != nullptr) {
-    const size_t label_bytes = static_cast<size_t>(batch.count) * sizeof(int32_t);
-    std::memcpy(header_ + sizeof header, batch.labels, label_bytes);
-    header_bytes += label_bytes;
+  const void* const targets =
+      program_.loss().squared_error ? batch.targets : static_cast<const void*>(batch.labels);
+  if (targets != nullptr) {
+    static_assert(sizeof(int32_t) == sizeof(float));
+    const auto target_bytes =
+        static_cast<size_t>(batch.count * program_.target_numbers()) * sizeof(float);
+    std::memcpy(header_ + sizeof header, targets, target_bytes);
+    header_bytes += target_bytes;
   }
   const bool kept = batch.image_type == CAPSTAN_IMAGE_KEPT;
   if (kept) {
-    // Places have as few bytes as labels, so one copy moves all of them.
+    // Places have few bytes, so one copy moves them with the header.
     const auto places = static_cast<size_t>(memory_.images - memory_.header);
     const size_t place_bytes = static_cast<size_t>(batch.count) * sizeof(int32_t);
     std::memcpy(header_ + places, batch.images, place_bytes);

@@ -182,6 +182,12 @@ CAPSTAN_HD LossOfRow SoftmaxLossRow(const T* logits, int32_t classes, int32_t la
   return row;
 }
 
+// Output k minus its target.
+template <typename T>
+CAPSTAN_HD double ErrorAt(const T* outputs, const float* targets, int64_t k) {
+  return double(float(outputs[k])) - double(targets[k]);
+}
+
 // Number of parts of a sum over rows. It is fixed, so that the bits do not depend on the card.
 inline constexpr int32_t kSumParts = 64;
 

@@ -156,6 +156,34 @@ __global__ void LossKernel(int32_t n, int32_t classes, float smoothing, const do
   });
 }
 
+template <typename T>
+__global__ void SquaredErrorKernel(int32_t n, int32_t columns, const double* scale,
+                                   const float* targets, const T* x, T* dx, double* row_loss,
+                                   int32_t* row_correct) {
+  __shared__ double sums[kThreads];
+  for (int64_t row = BlockIndex(); row < n; row += BlockCount()) {
+    EachThread([&](int thread) {
+      double sum = 0;
+      for (int64_t k = row * columns + thread; k < (row + 1) * columns; k += kThreads) {
+        const double error = ErrorAt(x, targets, k);
+        sum += error * error;
+        if (dx != nullptr) dx[k] = T(float(error * (*scale * 2 / columns)));
+      }
+      sums[thread] = sum;
+    });
+    for (int width = kThreads / 2; width > 0; width /= 2) {
+      EachThread([&](int thread) {
+        if (thread < width) sums[thread] += sums[thread + width];
+      });
+    }
+    EachThread([&](int thread) {
+      if (thread > 0) return;
+      row_loss[row] = sums[0] / columns;
+      row_correct[row] = 0;
+    });
+  }
+}
+
 // Runs as one block.
 __global__ void SumRowsKernel(int32_t n, const double* row_loss, const int32_t* row_correct,
                               double* loss_sum, int64_t* correct) {
@@ -411,6 +439,17 @@ cudaError_t LaunchLoss(cudaStream_t stream, Element e, int32_t n, int32_t classe
   return ForElement(e, [=](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     Launch(LossKernel<T>, Blocks(n), stream, n, classes, smoothing, scale, labels,
+           static_cast<const T*>(x), static_cast<T*>(dx), row_loss, row_correct);
+  });
+}
+
+cudaError_t LaunchSquaredError(cudaStream_t stream, Element e, int32_t n, int32_t columns,
+                               const double* scale, const float* targets, const void* x, void* dx,
+                               double* row_loss, int32_t* row_correct) {
+  const unsigned blocks = Blocks(int64_t{n} * kThreads);
+  return ForElement(e, [=](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    Launch(SquaredErrorKernel<T>, blocks, stream, n, columns, scale, targets,
            static_cast<const T*>(x), static_cast<T*>(dx), row_loss, row_correct);
   });
 }

@@ -77,6 +77,11 @@ cudaError_t LaunchColumnSums(cudaStream_t stream, Element e, int32_t rows, int32
 cudaError_t LaunchLoss(cudaStream_t stream, Element e, int32_t n, int32_t classes, float smoothing,
                        const double* scale, const int32_t* labels, const void* x, void* dx,
                        double* row_loss, int32_t* row_correct);
+// The mean squared error of n rows of `columns` outputs, and its gradient unless `dx` is null. A
+// block adds up a row. row_correct gets zeros.
+cudaError_t LaunchSquaredError(cudaStream_t stream, Element e, int32_t n, int32_t columns,
+                               const double* scale, const float* targets, const void* x, void* dx,
+                               double* row_loss, int32_t* row_correct);
 cudaError_t LaunchSumRows(cudaStream_t stream, int32_t n, const double* row_loss,
                           const int32_t* row_correct, double* loss_sum, int64_t* correct);
 

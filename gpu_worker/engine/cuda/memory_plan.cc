@@ -172,7 +172,7 @@ MemoryPlan PlanMemory(const CardProgram& program, const MemoryOptions& options) 
     return offset;
   };
   const int64_t n = options.max_batch, flat = options.flat_bytes;
-  plan.header = take(static_cast<int64_t>(sizeof(BatchHeader)) + n * 4);
+  plan.header = take(static_cast<int64_t>(sizeof(BatchHeader)) + n * program.target_numbers() * 4);
   plan.images = take(program.tensors[0].elements * n * static_cast<int64_t>(sizeof(float)));
   plan.ids = take(program.draws ? n * 8 : 0);
   plan.row_loss = take(n * program.loss().rows * 8);

@@ -78,10 +78,11 @@ class Operations {
   virtual void AddInto(int64_t elements, const void* from, void* to) = 0;
   virtual void Clear(int64_t elements, void* x) = 0;
 
-  // Loss computes the rows of the loss; `dx` may be null. `tokens` [n, stage.rows] is null except
-  // for a sequence. SumRows adds them up into the walk's result.
+  // Loss computes the rows of the loss; `dx` may be null. `targets` are labels [n], or the numbers
+  // [n, classes] of a squared error. `tokens` [n, stage.rows] is null except for a sequence. SumRows
+  // adds them up into the walk's result.
   virtual void Loss(const Stage& stage, int64_t n, int32_t classes, const BatchHeader* header,
-                    const int32_t* labels, const float* tokens, const void* x, void* dx,
+                    const void* targets, const float* tokens, const void* x, void* dx,
                     double* row_loss, int32_t* row_correct) = 0;
   virtual void SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,
                        capstan_result* sums) = 0;

@@ -313,6 +313,8 @@ class Builder {
     if (step.inputs.size() > 1) {
       tokens.gradient = graph_.needs_gradient(step.inputs[1]);
       stage.inputs.push_back(tokens);
+    } else if (graph_.target_size() > 0) {
+      stage.squared_error = true;
     } else {
       stage.label_smoothing = static_cast<float>(AttributesOf(step.first).Float("label_smoothing"));
     }

@@ -177,8 +177,9 @@ void FakeOperations<T>::Clear(int64_t elements, void* x) {
 
 template <typename T>
 void FakeOperations<T>::Loss(const Stage&, int64_t n, int32_t classes, const BatchHeader* header,
-                             const int32_t* labels, const float*, const void* x, void* dx,
+                             const void* targets, const float*, const void* x, void* dx,
                              double* row_loss, int32_t* row_correct) {
+  const auto* const labels = static_cast<const int32_t*>(targets);  // of a plain chain
   for (int64_t i = 0; i < n; ++i) {
     const LossOfRow row =
         SoftmaxLossRow(In<T>(x) + i * classes, classes, labels[i], header->loss_scale,

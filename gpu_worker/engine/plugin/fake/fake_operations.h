@@ -42,7 +42,7 @@ class FakeOperations : public Operations {
   void AddInto(int64_t elements, const void* from, void* to) override;
   void Clear(int64_t elements, void* x) override;
   void Loss(const Stage& stage, int64_t n, int32_t classes, const BatchHeader* header,
-            const int32_t* labels, const float* tokens, const void* x, void* dx, double* row_loss,
+            const void* targets, const float* tokens, const void* x, void* dx, double* row_loss,
             int32_t* row_correct) override;
   void SumRows(int64_t n, const double* row_loss, const int32_t* row_correct,
                capstan_result* sums) override;

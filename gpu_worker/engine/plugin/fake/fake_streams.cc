@@ -146,7 +146,8 @@ class FakeStreams : public GroupStreams {
         batch.count * SampleBytes(batch.image_type, members_[device].image_elements));
     const auto* const images = static_cast<const char*>(batch.images);
     std::vector<char> pixels(images, images + bytes);
-    std::vector<int32_t> labels(batch.labels, batch.labels + batch.count);
+    std::vector<int32_t> labels;
+    if (batch.labels != nullptr) labels.assign(batch.labels, batch.labels + batch.count);
     std::vector<float> targets;
     if (batch.targets != nullptr) {
       targets.assign(batch.targets, batch.targets + batch.count * batch.target_size);
@@ -389,7 +390,7 @@ class FakeStreams : public GroupStreams {
   const bool reduces_;
   const std::vector<FakeMember> members_;
   std::vector<float> host_weights_, host_state_;
-  int states_ = 0;  // floats of the optimizer's state per weight
+  int states_ = 0;                               // floats of the optimizer's state per weight
   std::vector<std::unique_ptr<Memory>> memory_;  // by member; the events order the accesses
   std::vector<std::vector<float>> blocks_;
 
