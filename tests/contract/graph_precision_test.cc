@@ -38,6 +38,16 @@ bool Chooses(const std::string& op) {
          op == "Clip" || op == "Cast" || op == "Gather" || op == "SequenceCrossEntropyLoss";
 }
 
+// Small multiples of a power of two: their products, and sums of hundreds of these, are exact in 8
+// bits, so that every precision chooses alike. Padding stays 0.
+void MakeExact(Problem& problem) {
+  for (float& image : problem.images) image = std::round(image) / 4;
+  for (size_t i = 0; i < problem.weights.size(); ++i) {
+    float& weight = problem.weights[i];
+    if (weight != 0) weight = i % 3 == 0 ? 0.0f : std::copysign(0.25f, weight);
+  }
+}
+
 struct PrecisionCase {
   Precision precision;
   double tolerance;
@@ -51,8 +61,12 @@ TEST(OperatorsOnCardsTest, EveryOperatorInEveryPrecision) {
     const absl::StatusOr<Graph> graph = GraphOf(op_case);
     ASSERT_TRUE(graph.ok()) << graph.status();
     Problem problem(*graph, /*count=*/5, /*seed=*/4);
-    RoundTo8Bits(problem.images);
-    RoundTo8Bits(problem.weights);
+    if (Chooses(op_case.op.name)) {
+      MakeExact(problem);
+    } else {
+      RoundTo8Bits(problem.images);
+      RoundTo8Bits(problem.weights);
+    }
     const double scale = 1.0 / 4;
     const Numbers want = Plain(problem, scale);
     double typical = scale;
@@ -73,7 +87,6 @@ TEST(OperatorsOnCardsTest, EveryOperatorInEveryPrecision) {
       }
       ASSERT_TRUE(got.ok()) << got.status();
       ++runs;
-      if (Chooses(op_case.op.name)) continue;
       EXPECT_NEAR(got->loss_sum, want.loss_sum, c.tolerance * (1 + std::abs(want.loss_sum)));
       if (IsTheSameInEvaluation(*graph)) {
         EXPECT_LT(Error(got->logits, want.logits, 1), c.tolerance);
