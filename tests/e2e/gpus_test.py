@@ -5,10 +5,13 @@ Runs on the fake plug-in, and if it was built, on the CUDA plug-in itself over a
 
 import json
 import os
+import signal
+import subprocess
 import unittest
 
 import own_networks_test
 import regression_test
+import run_resume_test
 import support
 
 TEST = os.path.join(os.path.dirname(support.BIN), 'test')
@@ -149,6 +152,41 @@ class GpusTest(support.TestCase):
         job = json.loads(run.out.splitlines()[-1])
         self.assertEqual((job['state'], job['reason']), ('FAILED', 'NcclTimeout'), run)
         self.assertRegex(job['message'], 'step 0: .*GPU 0, the sum of bucket 0 over 2 devices: not done after 3 s')
+
+
+class MovedJobTest(run_resume_test.RunsTest):
+    """A run on CPUs that is interrupted goes on upon cards, with the state of its optimizer."""
+    AHEAD = 20  # steps that are compared
+
+    def steps(self, job_id, lineage):
+        """The steps that this lineage has made so far."""
+        with open(self.path('capstan-out', job_id, 'metrics.jsonl')) as log:
+            lines = [json.loads(line) for line in log if line.endswith('\n')]
+        return [line for line in lines if line['lineage'] == lineage]
+
+    def test_a_job_moves_from_cpus_to_cards(self):
+        spec = dict(run_resume_test.JOB, kvstore={'type': 'device'}, resources={'num_workers': 1, 'lanes': 8}, model={'name': 'mlp'},
+                    training={'epochs': 24, 'global_batch_size': 64, 'seed': 3, 'optimizer': {'name': 'adam', 'learning_rate': 0.001}})
+        losses = [line['loss'] for line in self.step_log(self.train(dict(spec, name='undisturbed')))]
+        process, job_id = self.start_and_save(spec)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 103, err)
+        step = int(err.splitlines()[-1].rsplit('-', 1)[1])
+        self.assertLess(step + self.AHEAD, len(losses))
+
+        path = [os.path.join(TEST, 'empty_driver'), os.environ.get('LD_LIBRARY_PATH', '')]
+        cards = {'CAPSTAN_CUDA_PLUGIN': GpusTest.PLUGIN, 'LD_LIBRARY_PATH': ':'.join(p for p in path if p), 'CAPSTAN_FAKE_DEVICES': '1'}
+        process = subprocess.Popen([support.CAPSTAN, 'run', '--resume', job_id], cwd=self.folder, env={**os.environ, **cards},
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        self.wait_until(lambda: len(self.steps(job_id, 2)) >= self.AHEAD or process.poll() is not None, 60, 'the steps of the card')
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        self.assertIn('gang ready: 1 worker, 0 shards, on GPUs\n', err)
+        for i, line in enumerate(self.steps(job_id, 2)[:self.AHEAD]):
+            self.assertEqual(line['step'], step + i)
+            self.assertAlmostEqual(line['loss'], losses[line['step']], delta=1e-3 * losses[line['step']] + 1e-5)
 
 
 CUDA_ON_CPU = os.path.join(TEST, 'fake_cuda', 'libcapstan_cuda_on_cpu.so')
