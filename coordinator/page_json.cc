@@ -37,9 +37,23 @@ Json NodesJson(const std::vector<job::v1::NodeInfo>& nodes) {
   return list;
 }
 
+const job::v1::JobSpec& SpecOf(const job::v1::Job& job) {
+  return job.has_resolved() ? job.resolved().spec() : job.spec();
+}
+
+// The job without its specs, and what the page has to know of them.
+Json JobJson(job::v1::Job job) {
+  const bool numbers = training::spec::HasNumericTargets(SpecOf(job));
+  job.clear_spec();
+  job.clear_resolved();
+  Json json = ProtoJson(job);
+  json["numeric_targets"] = numbers;
+  return json;
+}
+
 // "resnet18_v1 on cifar10_bin, 2 workers x 4 devices, 2 shards, dist_sync, seed 7".
 std::string Summary(const job::v1::Job& job) {
-  const job::v1::JobSpec& spec = job.has_resolved() ? job.resolved().spec() : job.spec();
+  const job::v1::JobSpec& spec = SpecOf(job);
   std::string text =
       absl::StrCat(training::spec::ModelTitle(spec.model()), " on ", spec.data().format());
   if (job.has_resolved()) {
@@ -108,10 +122,8 @@ std::string OverviewJson(const OverviewPage& page) {
   Json out = Head(page.head);
   Json jobs = Json::array();
   for (job::v1::Job job : page.jobs) {
-    job.clear_spec();
-    job.clear_resolved();
     job.clear_checkpoints();
-    jobs.push_back(ProtoJson(job));
+    jobs.push_back(JobJson(std::move(job)));
   }
   out["jobs"] = std::move(jobs);
   out["nodes"] = NodesJson(page.nodes);
@@ -123,12 +135,10 @@ std::string JobPageJson(const JobPage& page) {
   job::v1::Job job = page.job;
   out["summary"] = Summary(job);
   out["steps_per_epoch"] = job.resolved().steps_per_epoch();
-  job.clear_spec();
-  job.clear_resolved();
   if (const int more = job.events_size() - kPageEvents; more > 0) {
     job.mutable_events()->DeleteSubrange(0, more);
   }
-  out["job"] = ProtoJson(job);
+  out["job"] = JobJson(std::move(job));
   out["nodes"] = NodesJson(page.nodes);
   out["log_is_shown"] = page.log_is_shown;
   Json log = Json::array();

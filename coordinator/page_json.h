@@ -43,6 +43,7 @@ struct JobPage {
 };
 
 // {"time", "cluster", "open", "jobs": [...], "nodes": [...]}
+// A job is the message without its specs, with "numeric_targets": it has no accuracy.
 std::string OverviewJson(const OverviewPage& page);
 // {"time", "cluster", "open", "job", "summary", "steps_per_epoch", "nodes", "log_is_shown", "log":
 // [{"time", "who", "level", "text"}], "metrics": {"step": [...], "loss": [...], ...}, "breakdown":

@@ -20,5 +20,16 @@ TEST(PageJsonTest, TheSummaryHasTheBatchOfTheFileAndHowManyAStepHas) {
   EXPECT_THAT(JobPageJson(page), HasSubstr(", 1 shard, global batch 128 x 4 accumulated\""));
 }
 
+// Before the first loss, nothing else says that a job has no accuracy.
+TEST(PageJsonTest, AJobSaysWhetherItsTargetsAreNumbers) {
+  JobPage page;
+  EXPECT_THAT(JobPageJson(page), HasSubstr("\"numeric_targets\":false"));
+  page.job.mutable_spec()->mutable_training()->set_loss("mean_squared_error");
+  EXPECT_THAT(JobPageJson(page), HasSubstr("\"numeric_targets\":true"));
+  OverviewPage overview;
+  overview.jobs.push_back(page.job);
+  EXPECT_THAT(OverviewJson(overview), HasSubstr("\"numeric_targets\":true"));
+}
+
 }  // namespace
 }  // namespace capstan::coordinator

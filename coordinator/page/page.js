@@ -296,8 +296,7 @@ class JobView {
       [Math.min(e.epoch * perEpoch, data.job.progress.total_steps), e.validation_loss]);
     this.charts.loss.update([{name: 'training', points: curve('loss')}, {name: 'validation', points: validationLoss, marks: true}]);
     this.charts.accuracy.update([{name: 'training', points: curve('accuracy')}, {name: 'validation', points: validation, marks: true}]);
-    // A job whose targets are numbers has none.
-    this.charts.accuracy.root.hidden = curve('loss').length > 0 && curve('accuracy').length === 0 && validation.length === 0;
+    this.charts.accuracy.root.hidden = data.job.numeric_targets;  // they have no accuracy
     this.charts.speed.update([{name: 'samples/s', points: curve('samples_per_second')}]);
     this.showBreakdown(data.breakdown);
     this.showMembers(data.job, new Map(data.nodes.map((n) => [n.name, n])));
@@ -311,6 +310,7 @@ class JobView {
     const p = job.progress;
     const ended = ENDED.includes(job.state);
     const took = duration(secondsBetween(job.started_at, job.finished_at));
+    const evaluated = job.epochs.findLast((e) => known(e.validation_loss));
     this.head.replaceChildren(...[
       element('p', {class: 'crumb'}, element('a', {href: '#/'}, '← All jobs')),
       element('div', {class: 'title'}, element('h1', {}, job.job_id), chip(job.state), job.reason ? element('span', {class: 'faint'}, job.reason) : null),
@@ -320,7 +320,9 @@ class JobView {
         fact('Step', p.total_steps ? whole(p.step) : '–', p.total_steps ? `of ${whole(p.total_steps)}` : ''),
         fact('Epoch', p.epoch || '–'),
         fact('ETA', ended ? '–' : duration(p.eta_seconds)), fact(ended ? 'Took' : 'Running for', took),
-        fact('Loss', number(p.loss)), known(p.accuracy) || !known(p.loss) ? fact('Accuracy', percent(p.accuracy), 'training') : null,
+        fact('Loss', number(p.loss), 'training'),
+        job.numeric_targets ? fact('Loss', number(evaluated ? evaluated.validation_loss : null), 'test set') :
+          fact('Accuracy', percent(p.accuracy), 'training'),
         fact('Samples/s', whole(p.samples_per_second)),
         fact('Restarts', job.restarts, `of ${job.max_restarts}`),
         p.skipped_steps ? fact('Skipped steps', whole(p.skipped_steps), 'not finite') : null,

@@ -146,6 +146,30 @@ class StatusPageTest(services.ServicesTest):
         self.browser.wait('document.querySelector("#head .facts")', 60, 'what is known of the job')
         self.assertIn(f'Skipped steps{skipped} not finite', self.facts())
 
+    def test_a_job_whose_targets_are_numbers_has_no_accuracy(self):
+        for name, count in (('train', 400), ('test', 40)):
+            self.write(f'set/{name}.csv', ''.join(f'{i % 7 / 7},{i % 5},{i % 7}\n' for i in range(count)))
+        busy = self.submit(SPEC)
+        spec = {**SPEC, 'name': 'price', 'model': {'name': 'mlp'}, 'data': {'format': 'csv', 'uri': self.path('set')}}
+        spec['training'] = {**SPEC['training'], 'loss': 'mean_squared_error'}
+        job_id = self.submit(spec)
+        self.sign_in()
+        self.show(job_id)
+        self.browser.wait('document.querySelector("#head .facts")', 60, 'what is known of the job')
+        self.assertIn('PENDING', self.browser.text())  # it waits for the slots of the other one, and has no loss
+        self.assertEqual([fact for fact in self.facts() if 'Loss' in fact or 'Accuracy' in fact], ['Loss– training', 'Loss– test set'])
+        hidden = 'document.getElementById("accuracy").closest("[hidden]") !== null'
+        self.assertTrue(self.browser.run(hidden))
+        self.ok('cancel', busy)
+        self.browser.wait('/Loss[0-9.]+ test set/.test([...document.querySelectorAll("#head .facts > *")].map((f) => f.textContent).join())', 90,
+                          'the loss of the test set')
+        self.assertNotIn('Accuracy', ' '.join(self.facts()))
+        self.assertTrue(self.browser.run(hidden))
+        self.show(busy)
+        self.browser.wait('document.querySelector("#head h1").textContent === ' + json.dumps(busy), 60, 'the page of the other job')
+        self.assertIn('Accuracy', ' '.join(self.facts()))
+        self.assertFalse(self.browser.run(hidden))
+
     def pictures(self):
         """At the width of a phone and of a desktop, light and dark: nothing overflows, and all text is readable."""
         for width in (390, 1280):
