@@ -45,6 +45,7 @@ common::v1::DatasetInfo Prices(int32_t target_size) {
   info.set_height(1);
   info.set_width(13);
   info.set_target_size(target_size);
+  if (target_size == 0) info.set_num_classes(10);
   return info;
 }
 
@@ -77,10 +78,10 @@ TEST(LossRulesTest, TheDataMustHaveAsManyNumbers) {
   EXPECT_EQ(ResolveNumbers({}, 2).status().message(),
             "'model.num_outputs' is 3, the data set has targets of 2 numbers");
   EXPECT_THAT(std::string(ResolveNumbers({}, 0).status().message()),
-              HasSubstr("'model.num_outputs' is 3, the data set has targets of 0 numbers"));
+              HasSubstr("'model.num_outputs' is 3, the data set has labels up to 9"));
   const LossKeys classes = {{"training.loss", "null"}, {"model.num_outputs", "null"}};
   EXPECT_THAT(std::string(ResolveNumbers(classes, 1).status().message()),
-              HasSubstr("'model.num_outputs' is 0, the data set has targets of 1 numbers"));
+              HasSubstr("'model.num_classes' is 10, the data set has targets of 1 number"));
 }
 
 TEST(LossRulesTest, KeysThatDoNotFitTheLossAreRefused) {

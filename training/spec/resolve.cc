@@ -36,6 +36,13 @@ absl::string_view BatchKey(const job::v1::Training& training) {
   return "'training.global_batch_size'";
 }
 
+// "labels up to 9", or "targets of 2 numbers".
+std::string TargetsOf(const common::v1::DatasetInfo& dataset) {
+  const int32_t size = dataset.target_size();
+  if (size == 0) return absl::StrCat("labels up to ", dataset.num_classes() - 1);
+  return absl::StrCat("targets of ", size, size == 1 ? " number" : " numbers");
+}
+
 absl::Status CheckDataset(const JobSpec& spec, const common::v1::DatasetInfo& dataset) {
   if (dataset.train_samples() < 1)
     return absl::InvalidArgumentError("the training set has no samples");
@@ -45,15 +52,13 @@ absl::Status CheckDataset(const JobSpec& spec, const common::v1::DatasetInfo& da
                                                    " test samples of ", dataset.channels(), "x",
                                                    dataset.height(), "x", dataset.width()));
   }
-  if (dataset.target_size() != spec.model().num_outputs()) {
+  const bool numbers = spec.model().num_outputs() > 0;
+  if (dataset.target_size() != spec.model().num_outputs() ||
+      dataset.num_classes() > spec.model().num_classes()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'model.num_outputs' is ", spec.model().num_outputs(),
-                     ", the data set has targets of ", dataset.target_size(), " numbers"));
-  }
-  if (dataset.num_classes() > spec.model().num_classes()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'model.num_classes' is ", spec.model().num_classes(),
-                     ", the data set has labels up to ", dataset.num_classes() - 1));
+        absl::StrCat(numbers ? "'model.num_outputs' is " : "'model.num_classes' is ",
+                     numbers ? spec.model().num_outputs() : spec.model().num_classes(),
+                     ", the data set has ", TargetsOf(dataset)));
   }
   const int64_t batch = GlobalBatch(spec);
   if (batch > dataset.train_samples()) {
