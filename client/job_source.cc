@@ -13,6 +13,7 @@
 #include "client/model/onnx_file.h"
 #include "gpu_worker/job_data/job_data.h"
 #include "services/files/files.h"
+#include "training/ops/limits.h"
 #include "training/spec/graph_message.h"
 #include "training/spec/resolve.h"
 #include "training/spec/validate.h"
@@ -23,7 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMaxJobFileBytes = 1 << 20;
-constexpr int64_t kMaxOutputs = 1000000;  // of model.num_classes and model.num_outputs
 
 // Installed: <prefix>/bin/capstan and <prefix>/share/capstan/examples. Built:
 // <tree>/build/<preset>/bin and <tree>/examples.
@@ -129,9 +129,10 @@ absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console&
     if (!onnx.ok()) return onnx.status();
     outputs_of_graph = onnx->graph.num_classes();
     const int64_t fewest = numbers ? 1 : 2;
-    if (outputs_of_graph < fewest || outputs_of_graph > kMaxOutputs) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path, ": has ", outputs_of_graph, " outputs, want ", fewest, " to ", kMaxOutputs));
+    if (outputs_of_graph < fewest || outputs_of_graph > training::kMaxOutputs) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": has ", outputs_of_graph,
+                                                     " outputs, want ", fewest, " to ",
+                                                     training::kMaxOutputs));
     }
     job::v1::Graph graph = training::spec::ToMessage(onnx->graph);
     for (const int64_t size : onnx->graph.input_shape()) graph.add_input_shape(size);

@@ -15,6 +15,7 @@
 #include "gpu_worker/data/stored_dataset.h"
 #include "gpu_worker/data/synthetic_digits.h"
 #include "gpu_worker/data/text.h"
+#include "training/ops/limits.h"
 
 namespace capstan::data {
 namespace {
@@ -270,7 +271,7 @@ absl::Status CheckTargetSize(const DatasetOptions& options) {
     return InvalidSpec("this data format has classes, want npz, csv or libsvm for numbers");
   }
   return CheckRange("model.num_outputs", options.target_size, 1,
-                    IsTable(options.format) ? 1 : kMaxTargetSize);
+                    IsTable(options.format) ? 1 : training::kMaxOutputs);
 }
 
 absl::Status CheckOptions(const DatasetOptions& options) {

@@ -62,8 +62,8 @@ struct DatasetOptions {
   std::vector<std::string> roots;  // the folder must lie in one; empty: anywhere
   // 1 .. 2^31 - 1; each label is below it. The classes of kText are the characters that it has.
   int64_t num_classes = 10;
-  // kNpz, kCsv and kLibsvm: numbers of a sample's target, 1 .. kMaxTargetSize; of the last two 1.
-  // 0: the target is a class. Otherwise num_classes is not read, and all labels are 0.
+  // kNpz, kCsv and kLibsvm: numbers of a sample's target, 1 .. training::kMaxOutputs; of the last two
+  // 1. 0: the target is a class. Otherwise num_classes is not read, and all labels are 0.
   int64_t target_size = 0;
   // Limits of one split, counting a byte per pixel and label; for kNpz, kCsv and kLibsvm 4 bytes
   // per label, target and float. Beyond hold_bytes, images of plain files are read when they are
@@ -90,7 +90,6 @@ struct DatasetOptions {
 
 constexpr int64_t kMaxSyntheticSamples = 1'000'000'000;
 constexpr double kMaxTestFraction = 0.9;
-constexpr int64_t kMaxTargetSize = 1'000'000;
 
 struct DatasetInfo {
   int64_t count = 0;  // images of this split

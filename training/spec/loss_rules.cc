@@ -1,6 +1,7 @@
 // The loss of a job, and what follows from it: classes or numbers as targets.
 #include "absl/strings/str_cat.h"
 #include "training/graph/models.h"
+#include "training/ops/limits.h"
 #include "training/ops/op.h"
 #include "training/spec/rules.h"
 
@@ -8,7 +9,6 @@ namespace capstan::training::spec {
 namespace {
 
 constexpr char kSoftmaxCrossEntropy[] = "softmax_cross_entropy";
-constexpr int64_t kMostOutputs = 1000000;
 
 // The loss at the end of model.graph. Null: there is no graph, or its last node is no loss, which
 // other rules refuse.
@@ -67,7 +67,7 @@ void CheckLoss(const job::v1::JobSpec& spec, Rules& rules) {
     }
   }
   if (m.has_num_outputs()) {
-    rules.Range<int64_t>("model.num_outputs", m.num_outputs(), 1, kMostOutputs);
+    rules.Range<int64_t>("model.num_outputs", m.num_outputs(), 1, kMaxOutputs);
     if (!numbers) {
       rules.Fail("model.num_outputs",
                  absl::StrCat("is ", m.num_outputs(), ", but targets are classes: want the loss ",

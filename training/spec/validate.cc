@@ -15,6 +15,7 @@
 #include "training/codec/local_uri.h"
 #include "training/graph/models.h"
 #include "training/lanes/sample_plan.h"
+#include "training/ops/limits.h"
 #include "training/spec/graph_message.h"
 #include "training/spec/rules.h"
 
@@ -275,7 +276,9 @@ void CheckModel(const JobSpec& spec, Rules& rules) {
     for (const absl::string_view name : ModelNames()) names.emplace_back(name);
     rules.OneOf("model.name", m.name(), names);
   }
-  if (m.has_num_classes()) rules.Range<int64_t>("model.num_classes", m.num_classes(), 2, 1000000);
+  if (m.has_num_classes()) {
+    rules.Range<int64_t>("model.num_classes", m.num_classes(), 2, kMaxOutputs);
+  }
   if (m.has_dropout()) rules.Fraction("model.dropout", m.dropout());
   if (m.has_initializer()) {
     const std::string& name = m.initializer().name();
