@@ -158,6 +158,8 @@ absl::Status ReadTargets(OpenedArray& array, const NpzSplitOptions& options, Npz
                                     options.target_size));
   }
   std::vector<float> numbers(static_cast<size_t>(std::min(header.count, kNumbersAtATime)));
+  // A false claim costs addresses only: the pages are touched as bytes arrive.
+  if (options.keep_labels) split.targets.reserve(static_cast<size_t>(header.count));
   return ForEachBlock(array, [&](int64_t first, int64_t count, const uint8_t* bytes) {
     const int64_t good = NpyToFloats(header, bytes, count, numbers.data());
     if (good != count) return NotFinite(name, size, first + good);

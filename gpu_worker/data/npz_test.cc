@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gpu_worker/data/data_path.h"
 #include "gpu_worker/data/dataset.h"
 #include "gpu_worker/data/failure.h"
 #include "gpu_worker/data/idx_test_files.h"
@@ -259,6 +260,24 @@ TEST(NpzTest, TargetsMayBeNumbers) {
   ASSERT_TRUE(classes.ok()) << classes.status();
   float none = 0;
   EXPECT_EQ((*classes)->ReadTargets({0}, &none).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// A growing vector would need up to three times their memory.
+TEST(NpzTest, TargetsAreHeldOnce) {
+  constexpr int64_t kSamples = 300000;  // more than are read at a time
+  const std::string shape = absl::StrCat("(", kSamples, ", 1)");
+  std::vector<ZipTestMember> members = FloatMembers(false);
+  members[0].bytes = Npy("|u1", shape, std::string(kSamples, 'x'));
+  members[1].bytes = Npy("<f4", shape, std::string(4 * kSamples, '\0'));
+  const TempFolder folder;
+  auto file = OpenDataPath(folder.Write("set.npz", Zip(members)), {});
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto archive = ZipArchive::Open(*std::move(file));
+  ASSERT_TRUE(archive.ok()) << archive.status();
+  const auto split = ReadNpzSplit(*archive, /*train=*/true, {.target_size = 1});
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_EQ(split->targets.size(), static_cast<size_t>(kSamples));
+  EXPECT_EQ(split->targets.capacity(), split->targets.size());
 }
 
 TEST(NpzTest, OneNumberIsATargetWithoutAnAxis) {

@@ -21,6 +21,12 @@ absl::Status CheckIndices(absl::Span<const int64_t> indices, int64_t count);
 // Whether `bytes` more of a plain file may be held, in addition to the `held` ones.
 bool MayHold(const DatasetOptions& options, int64_t held, int64_t bytes);
 
+// A label, or 0 where no labels are held because targets are numbers.
+template <typename LabelType>
+int32_t LabelAt(const std::vector<LabelType>& labels, int64_t index) {
+  return labels.empty() ? 0 : labels[static_cast<size_t>(index)];
+}
+
 // The bytes of a split's images, and the labels. Thread-safe.
 class ImageBytes {
  public:
@@ -29,12 +35,6 @@ class ImageBytes {
   virtual absl::StatusOr<const uint8_t*> Image(int64_t index, uint8_t* scratch) const = 0;
   virtual int32_t Label(int64_t index) const = 0;
 };
-
-// A label, or 0 where no labels are held because targets are numbers.
-template <typename LabelType>
-int32_t LabelAt(const std::vector<LabelType>& labels, int64_t index) {
-  return labels.empty() ? 0 : labels[static_cast<size_t>(index)];
-}
 
 // The same for images that consist of floats.
 class ImageFloats {
