@@ -130,9 +130,10 @@ absl::StatusOr<job::v1::JobSpec> LoadJob(const JobSource& source, const Console&
     outputs_of_graph = onnx->graph.num_classes();
     const int64_t fewest = numbers ? 1 : 2;
     if (outputs_of_graph < fewest || outputs_of_graph > training::kMaxOutputs) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": has ", outputs_of_graph,
-                                                     " outputs, want ", fewest, " to ",
-                                                     training::kMaxOutputs));
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": has ", outputs_of_graph, outputs_of_graph == 1 ? " output" : " outputs",
+          ", want ", fewest, " to ", training::kMaxOutputs,
+          outputs_of_graph == 1 ? ", or 'training.loss: mean_squared_error', which takes 1" : ""));
     }
     job::v1::Graph graph = training::spec::ToMessage(onnx->graph);
     for (const int64_t size : onnx->graph.input_shape()) graph.add_input_shape(size);

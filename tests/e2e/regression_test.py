@@ -203,6 +203,12 @@ class RegressionTest(support.TestCase):
         rest = f'version: 1\nname: onward\ndata: {{format: npz, uri: {json.dumps(self.path("one.npz"))}}}\n'
         job = self.write('job.yaml', f'{rest}{written}  epochs: 1\n  global_batch_size: {BATCH}\n  optimizer: {json.dumps(SGD)}\n')
         self.assertEqual(self.capstan('validate', job).code, 0, self.capstan('validate', job))
+        # Whoever forgets the loss is told.
+        classes = self.spec(model={'graph': path, 'initial_weights': path}, data={'format': 'npz', 'uri': self.path('one.npz')})
+        del classes['training']['loss']
+        refused = self.capstan('validate', self.write('job.json', json.dumps(classes)))
+        self.assertEqual(refused.code, 2, refused)
+        self.assertIn(f"'model.graph': {path}: has 1 output, want 2 to 1000000, or 'training.loss: mean_squared_error', which takes 1\n", refused.err)
 
     def test_what_does_not_fit_is_named_before_anything_starts(self):
         def refused(text, spec):
