@@ -24,6 +24,7 @@
 #include "client/text/job_json.h"
 #include "client/text/job_view.h"
 #include "client/text/log_text.h"
+#include "client/text/number_text.h"
 #include "client/text/reference_spec.h"
 #include "client/text/text_table.h"
 #include "services/clock/clock.h"
@@ -84,6 +85,16 @@ job::v1::Job RunningRegression() {
   return job;
 }
 
+TEST(NumberTextTest, WhatIsNotFiniteIsNamed) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(NumberText(0.1234567, 6), "0.123457");
+  EXPECT_EQ(NumberText(kInfinity, 6), "inf");
+  EXPECT_EQ(NumberText(-kInfinity, 6), "-inf");
+  for (const double sign : {1.0, -1.0}) {
+    EXPECT_EQ(NumberText(std::copysign(std::nan(""), sign), 6), "nan");
+  }
+}
+
 TEST(JobViewTest, NumbersAsTargetsHaveALossAlone) {
   job::v1::Job job = RunningRegression();
   EXPECT_EQ(EpochLine(job, job.epochs(0)),
@@ -98,6 +109,17 @@ TEST(JobViewTest, NumbersAsTargetsHaveALossAlone) {
   EXPECT_THAT(Summary(job, {}), HasSubstr("\nloss        0.25 on the test set after epoch 1\n"));
   job.mutable_epochs(0)->clear_validation_loss();
   EXPECT_THAT(Summary(job, {}), HasSubstr("\nloss        0.9 on the training set after epoch 1\n"));
+  EXPECT_THAT(EpochLine(job, job.epochs(0)), EndsWith(" train-loss=0.9"));
+  // It was evaluated, and the loss was not finite.
+  job.mutable_resolved()->set_evaluation_blocks(3);
+  job.mutable_resolved()->set_evaluate_every_steps(400);
+  EXPECT_THAT(EpochLine(job, job.epochs(0)), EndsWith(" train-loss=0.9 validation-loss=nan"));
+  EXPECT_THAT(Summary(job, {}), HasSubstr("\nloss        nan on the test set after epoch 1\n"));
+  job.mutable_epochs(0)->clear_train_loss();
+  job.mutable_resolved()->set_evaluate_every_steps(800);
+  EXPECT_THAT(EpochLine(job, job.epochs(0)), EndsWith(" train-loss=nan"));
+  job.mutable_progress()->set_total_steps(300);  // the last version is always evaluated
+  EXPECT_THAT(EpochLine(job, job.epochs(0)), EndsWith(" train-loss=nan validation-loss=nan"));
   EXPECT_THAT(absl::StrCat(EpochLine(job, job.epochs(0)), LiveLines(job, {}), Summary(job, {})),
               Not(HasSubstr("accuracy")));
 }

@@ -17,6 +17,7 @@
 #include "client/commands/predict_file.h"
 #include "client/job_name.h"
 #include "client/predict/predict.h"
+#include "client/text/number_text.h"
 #include "client/text/text_table.h"
 #include "gpu_worker/engine/device/open.h"
 #include "gpu_worker/job_data/job_data.h"
@@ -77,11 +78,14 @@ absl::StatusOr<std::unique_ptr<data::Dataset>> OpenData(const PredictFlags& opti
                            options.split == "test" ? data::Split::kTest : data::Split::kTrain);
 }
 
+// With the digits that give the float back.
+std::string Exact(float value) { return NumberText(static_cast<double>(value), 9); }
+
 // Where targets are numbers: all targets, then all outputs.
 std::string NumbersRow(const Prediction& prediction) {
   std::string row = absl::StrCat(prediction.sample);
-  for (const float target : prediction.targets) absl::StrAppendFormat(&row, ",%.9g", target);
-  for (const float output : prediction.logits) absl::StrAppendFormat(&row, ",%.9g", output);
+  for (const float target : prediction.targets) absl::StrAppend(&row, ",", Exact(target));
+  for (const float output : prediction.logits) absl::StrAppend(&row, ",", Exact(output));
   return row + "\n";
 }
 
@@ -99,10 +103,10 @@ std::string CsvRow(const Prediction& prediction, bool logits) {
   std::string row =
       absl::StrCat(prediction.sample, ",", prediction.label, ",", prediction.predicted, ",");
   if (std::isfinite(prediction.probability)) {
-    absl::StrAppendFormat(&row, "%.9g", prediction.probability);
+    absl::StrAppend(&row, NumberText(prediction.probability, 9));
   }
   if (logits) {
-    for (const float logit : prediction.logits) absl::StrAppendFormat(&row, ",%.9g", logit);
+    for (const float logit : prediction.logits) absl::StrAppend(&row, ",", Exact(logit));
   }
   return row + "\n";
 }
@@ -127,14 +131,14 @@ std::string ResultText(const CheckpointWeights& weights, const PredictFlags& opt
                        const PredictionSums& sums, int width) {
   const char* const split = options.split == "test" ? "test" : "training";
   if (weights.graph.target_size() > 0) {
-    return absl::StrFormat("%s@%s  %d %s samples\nloss      %.6g  mean squared error\n",
+    return absl::StrFormat("%s@%s  %d %s samples\nloss      %s  mean squared error\n",
                            weights.job.job_id(), weights.found.saved.id(), sums.samples, split,
-                           MeanLoss(sums));
+                           NumberText(MeanLoss(sums), 6));
   }
-  std::string text =
-      absl::StrFormat("%s@%s  %d %s samples\naccuracy  %.4f  %d of them\nloss      %.6g\n\n",
-                      weights.job.job_id(), weights.found.saved.id(), sums.samples, split,
-                      Share(sums.correct, sums.samples), sums.correct, MeanLoss(sums));
+  std::string text = absl::StrFormat(
+      "%s@%s  %d %s samples\naccuracy  %.4f  %d of them\nloss      %s\n\n", weights.job.job_id(),
+      weights.found.saved.id(), sums.samples, split, Share(sums.correct, sums.samples),
+      sums.correct, NumberText(MeanLoss(sums), 6));
   TextTable table({"CLASS", "SAMPLES", "CORRECT", "RECALL", "PREDICTED", "PRECISION"});
   for (size_t i = 0; i < sums.classes.size(); ++i) {
     const ClassCounts& counts = sums.classes[i];

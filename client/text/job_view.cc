@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "client/text/exit_codes.h"
 #include "client/text/job_json.h"
+#include "client/text/number_text.h"
 #include "client/text/screen_text.h"
 #include "services/visible_text/visible_text.h"
 #include "training/history/job_history.h"
@@ -20,6 +21,7 @@ namespace {
 
 using training::spec::HasNumericTargets;
 
+constexpr int kLossDigits = 6;
 constexpr int kBarWidth = 24;
 constexpr int kLeastBarWidth = 5;  // a shorter bar says less than the number beside it
 
@@ -30,8 +32,22 @@ std::string MetricText(bool present, double value, int digits) {
 
 // The losses of a regression have the scale of its targets.
 std::string LossText(const job::v1::Job& job, bool present, double value) {
-  if (present && HasNumericTargets(job.spec())) return absl::StrFormat("%.6g", value);
+  if (present && HasNumericTargets(job.spec())) return NumberText(value, kLossDigits);
   return MetricText(present, value, 4);
+}
+
+// A loss of an epoch that is done. Its record has no loss that is not finite, be it NaN or infinite.
+std::string EpochLossText(const job::v1::Job& job, bool finite, double value) {
+  return finite ? LossText(job, true, value) : "nan";
+}
+
+bool WasEvaluated(const job::v1::Job& job, const common::v1::EpochRecord& epoch) {
+  const job::v1::ResolvedSpec& spec = job.resolved();
+  const int64_t step =
+      training::LastStepOf(epoch, spec.steps_per_epoch(), job.progress().total_steps());
+  return spec.evaluation_blocks() > 0 &&
+         (step == job.progress().total_steps() ||
+          (spec.evaluate_every_steps() > 0 && step % spec.evaluate_every_steps() == 0));
 }
 
 std::string Painted(const std::string& text, const char* code, bool color) {
@@ -78,10 +94,11 @@ std::string EpochLine(const job::v1::Job& job, const common::v1::EpochRecord& ep
       "Epoch[%d] Step[%d] Speed: %s samples/sec train-loss=%s", epoch.epoch(),
       training::LastStepOf(epoch, job.resolved().steps_per_epoch(), job.progress().total_steps()),
       MetricText(epoch.has_samples_per_second(), epoch.samples_per_second(), 1),
-      LossText(job, epoch.has_train_loss(), epoch.train_loss()));
+      EpochLossText(job, epoch.has_train_loss(), epoch.train_loss()));
   if (HasNumericTargets(job.spec())) {
-    if (epoch.has_validation_loss()) {
-      absl::StrAppend(&out, " validation-loss=", LossText(job, true, epoch.validation_loss()));
+    if (epoch.has_validation_loss() || WasEvaluated(job, epoch)) {
+      absl::StrAppend(&out, " validation-loss=",
+                      EpochLossText(job, epoch.has_validation_loss(), epoch.validation_loss()));
     }
     return out;
   }
@@ -191,12 +208,15 @@ std::string Summary(const job::v1::Job& job, const ViewStyle& style) {
   if (!job.epochs().empty()) {
     const bool numbers = HasNumericTargets(job.spec());
     const auto& last = *job.epochs().rbegin();
-    const bool validated = numbers ? last.has_validation_loss() : last.has_validation_accuracy();
-    if (numbers && (validated || last.has_train_loss())) {
-      absl::StrAppendFormat(&out, "loss        %.6g on the %s set after epoch %d\n",
-                            validated ? last.validation_loss() : last.train_loss(),
-                            validated ? "test" : "training", last.epoch());
-    } else if (!numbers && (validated || last.has_train_accuracy())) {
+    const bool validated = numbers ? last.has_validation_loss() || WasEvaluated(job, last)
+                                   : last.has_validation_accuracy();
+    if (numbers) {
+      const bool finite = validated ? last.has_validation_loss() : last.has_train_loss();
+      const double loss = validated ? last.validation_loss() : last.train_loss();
+      absl::StrAppendFormat(&out, "loss        %s on the %s set after epoch %d\n",
+                            EpochLossText(job, finite, loss), validated ? "test" : "training",
+                            last.epoch());
+    } else if (validated || last.has_train_accuracy()) {
       absl::StrAppendFormat(&out, "accuracy    %.4f on the %s set after epoch %d\n",
                             validated ? last.validation_accuracy() : last.train_accuracy(),
                             validated ? "test" : "training", last.epoch());

@@ -15,7 +15,8 @@ struct ViewStyle {
 
 // One finished epoch, in the form MXNet users parse:
 // "Epoch[1] Step[469] Speed: 4318.2 samples/sec train-loss=0.512 train-accuracy=0.819
-// validation-accuracy=0.784".
+// validation-accuracy=0.784". Where targets are numbers: "... train-loss=0.512
+// validation-loss=0.25". A loss that is not finite is "nan".
 std::string EpochLine(const job::v1::Job& job, const common::v1::EpochRecord& epoch);
 
 // The evaluation.metric of a checkpoint, "0.9871"; empty if it was not evaluated.

@@ -164,6 +164,14 @@ class RegressionTest(support.TestCase):
         self.assertIn(b'validation_loss', written)
         self.assertNotIn(b'accuracy', written)
 
+    def test_a_loss_that_is_not_finite_is_named(self):
+        """The first step makes weights whose predictions are infinite, and the second one is skipped."""
+        run = self.capstan('run', self.write('job.json', json.dumps(self.spec(max_steps=2, optimizer={'name': 'sgd', 'learning_rate': 1e20}))))
+        self.assertEqual(run.code, 0, run)
+        self.assertRegex(run.out, r'Epoch\[1\] Step\[2\] .* train-loss=nan validation-loss=nan\n')
+        self.assertIn('\nloss        nan on the test set after epoch 1\n', run.out)
+        self.assertRegex(self.predict(), r'\nloss +(nan|inf)  mean squared error\n')
+
     def test_every_format_gives_the_same_weights(self):
         self.write('one.npz', npz(outputs=1))
         for name, rows in (('train', TRAIN), ('test', TEST)):
