@@ -116,7 +116,8 @@ class CsvReader {
     if (fields.wrong() != nullptr) return WrongField(columns_, fields.wrong());
     is_header = is_header && !LabelIsNumber(line);
     if (columns_ < 2) {
-      return InvalidSpec(absl::StrCat(lines_.Place(), ": one column, want a label and features"));
+      return InvalidSpec(
+          absl::StrCat(lines_.Place(), ": one column, want a label and features between commas"));
     }
     if (is_header) {
       CsvFields again(line);
@@ -214,7 +215,8 @@ class CsvReader {
     if (label < 0 || label >= options_.num_classes) {
       return InvalidSpec(absl::StrCat(lines_.Place(), ": column ", column, " has the label ", label,
                                       ", want 0 to ", options_.num_classes - 1, " (num_classes is ",
-                                      options_.num_classes, ")"));
+                                      options_.num_classes, ")",
+                                      NumbersHint(/*numbers=*/false, field)));
     }
     if (options_.keep) table_.labels.push_back(static_cast<int32_t>(label));
     return absl::OkStatus();

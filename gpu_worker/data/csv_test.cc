@@ -173,7 +173,8 @@ TEST(CsvTest, WhatDoesNotFitTheJobIsNamed) {
   ExpectCsv("1;2\n1;3\n", "InvalidSpec", "line 1: one column, want a label and features");
   ExpectCsv("1\n2\n", "InvalidSpec", "line 1: one column, want a label and features");
   ExpectCsv("1,2\n10,2\n", "InvalidSpec",
-            "line 2: column 0 has the label 10, want 0 to 9 (num_classes is 10)");
+            "line 2: column 0 has the label 10, want 0 to 9 (num_classes is 10); 'training.loss' "
+            "mean_squared_error takes any number");
   ExpectCsv("1,2\n-1,2\n", "InvalidSpec", "line 2: column 0 has the label -1, want 0 to 9");
   ExpectCsv("1,2\n1e15,2\n", "InvalidSpec", "the label 1000000000000000, want");
 }

@@ -53,6 +53,15 @@ absl::StatusOr<int> OpenPath(const std::string& path, const std::vector<std::str
   return DataMissing(code, absl::StrCat(path, ": ", strerror(error)));
 }
 
+bool IsRegularFile(const std::string& path, const std::vector<std::string>& roots) {
+  const absl::StatusOr<int> file = OpenPath(path, roots);
+  if (!file.ok()) return false;
+  struct stat info = {};
+  const bool regular = ::fstat(*file, &info) == 0 && S_ISREG(info.st_mode);
+  ::close(*file);
+  return regular;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ParseDataUri(absl::string_view uri) {
@@ -83,7 +92,9 @@ absl::StatusOr<std::unique_ptr<ByteSource>> OpenDataFile(const std::string& fold
     return packing.unpack(*std::move(source));
   }
   return DataMissing(absl::StatusCode::kNotFound,
-                     absl::StrCat(path, ": no such file, nor with .gz or .xz"));
+                     IsRegularFile(folder, roots)
+                         ? absl::StrCat(folder, ": is a file, want the folder that has ", name)
+                         : absl::StrCat(path, ": no such file, nor with .gz or .xz"));
 }
 
 absl::StatusOr<std::unique_ptr<ByteSource>> OpenDataPath(const std::string& path,

@@ -58,6 +58,11 @@ TEST(OpenDataFileTest, AbsentAndOddFilesAreDataMissing) {
   EXPECT_EQ(FailureReason(status), "DataMissing");
   EXPECT_THAT(std::string(status.message()),
               HasSubstr(folder.path() + "/a: no such file, nor with .gz or .xz"));
+  folder.Write("train.csv", "1,2");  // a person may name the file itself
+  status = OpenDataFile(folder.path() + "/train.csv", "train.csv", {}).status();
+  EXPECT_EQ(FailureReason(status), "DataMissing");
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("/train.csv: is a file, want the folder that has train.csv"));
   EXPECT_EQ(OpenDataFile(folder.path() + "/none", "a", {folder.path()}).status().code(),
             absl::StatusCode::kNotFound);
 

@@ -127,7 +127,8 @@ class LibsvmReader {
 };
 
 absl::Status WrongLabel(const LibsvmLabel& label, absl::string_view want) {
-  return InvalidSpec(absl::StrCat(label.place, ": label ", label.label, ", want ", want));
+  return InvalidSpec(absl::StrCat(label.place, ": label ", label.label, ", want ", want,
+                                  NumbersHint(/*numbers=*/false, absl::StrCat(label.label))));
 }
 
 int64_t ClassOf(LibsvmRule rule, int64_t label) {
