@@ -41,7 +41,10 @@ std::string Rate(double flops, double seconds) {
 
 std::string Head(const StepReport& report) {
   return absl::StrCat(report.model, " on images of ", absl::StrJoin(report.input, "x"), ", ",
-                      report.num_classes, report.numeric_targets ? " outputs" : " classes",
+                      report.num_classes,
+                      !report.numeric_targets   ? " classes"
+                      : report.num_classes == 1 ? " output"
+                                                : " outputs",
                       ": a step of ", report.batch, " samples, ", report.threads,
                       report.threads == 1 ? " thread, " : " threads, ", report.optimizer, "\n\n");
 }

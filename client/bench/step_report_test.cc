@@ -112,6 +112,15 @@ TEST(StepReportTest, TextNamesTheBlockOfARunOnce) {
   EXPECT_EQ(name_of("conv1"), "conv1");
 }
 
+TEST(StepReportTest, OneOutputIsNoPlural) {
+  StepReport report = ByHand();
+  report.num_classes = 1;
+  report.numeric_targets = true;
+  EXPECT_THAT(StepText(report, /*wide=*/false, /*width=*/0), testing::HasSubstr(", 1 output: "));
+  report.num_classes = 2;
+  EXPECT_THAT(StepText(report, /*wide=*/false, /*width=*/0), testing::HasSubstr(", 2 outputs: "));
+}
+
 TEST(StepReportTest, Json) {
   const nlohmann::ordered_json json = StepJson(ByHand());
   EXPECT_EQ(json["model"], "net");
