@@ -61,6 +61,20 @@ class TextTest(support.TestCase):
         self.assertEqual(other.code, 2, other)
         self.assertIn(f'a text of 3 different characters, {job["job_id"]} was trained on one of {CHARACTERS}', other.err)
 
+    def test_an_exported_network_is_the_same(self):
+        """Nodes, memory and bits: a file has no Linear, so each must be found again in a product and a sum."""
+        self.train(self.spec())
+        self.assertEqual(self.capstan('model', 'export', '@last', '--out', 'net.onnx').code, 0)
+        path = self.path('net.onnx')
+
+        def described(what):
+            said = json.loads(self.capstan('model', 'describe', what, '--batch', '32', '-o', 'json').out)
+            return said['memory'], sorted(node['operator'] for node in said['nodes'])
+
+        self.assertEqual(described('net.onnx'), described(self.write('job.json', json.dumps(self.spec()))))
+        named, own = (self.train(self.spec(model={**model, 'initial_weights': path})) for model in ({'name': 'gpt_nano'}, {'graph': path}))
+        self.assertEqual(own['weights_sha256'], named['weights_sha256'])
+
     def test_a_network_of_ones_own_learns_what_follows_a_character(self):
         job = self.train(self.spec(model={'graph': {'nodes': token_net(8)}}, max_steps=150, optimizer={**ADAM, 'learning_rate': 0.05}))
         # The least loss of a network that sees one character: the entropy of the next one.

@@ -1,5 +1,6 @@
 """README's way from PyTorch to Capstan and back, and exports in onnxruntime."""
 
+import json
 import os
 import re
 import subprocess
@@ -17,7 +18,7 @@ PACKAGES = (f'onnx=={onnx_node_test.VERSION}', 'onnxruntime', 'safetensors', 'nu
 
 # Attention over patches with a token and positions, which needs constants, parts of values and arithmetic on shapes.
 TRANSFORMER = """
-import math, sys
+import json, math, sys
 import numpy, torch
 from torch import nn
 
@@ -52,6 +53,8 @@ torch.onnx.export(net, x, "net.onnx", dynamic_axes={"x": {0: "N"}, "y": {0: "N"}
 torch.onnx.export(net, x[:1], "net1.onnx", **names)
 numpy.save("x.npy", x.numpy())
 numpy.save("y.npy", net(x).detach().numpy())
+with open("names.json", "w") as f:
+    json.dump({name: list(value.shape) for name, value in net.state_dict().items()}, f)
 """
 # Tokens are whole numbers, whose rows a table has. One answer for the sample, or one at each position.
 TOKENS = """
@@ -105,6 +108,11 @@ class TorchTest(support.TestCase):
             job = self.train(support.job_spec(model=both, data={'format': 'synthetic_digits', 'train_samples': 640, 'test_samples': 32}))
             losses = [line['loss'] for line in self.step_log(job)]
             self.assertLess(losses[-1], losses[0])
+            # Layers over the patches are products and sums in the file. Their weights come back under PyTorch's names, in its layout.
+            tensors = support.read_safetensors(os.path.join(self.checkpoint(job), 'weights.safetensors'))
+            with open(self.path('names.json')) as f:
+                layers = {tensor: shape for tensor, shape in json.load(f).items() if '.' in tensor}
+            self.assertEqual({tensor: tensors[tensor][0] for tensor in layers if tensor in tensors}, layers)
 
     def test_an_embedding_from_pytorch(self):
         self.python('python3', '-W', 'ignore', '-c', TOKENS)

@@ -35,6 +35,8 @@ struct Constant {
   // An initializer of the file with at least one dimension, or made of one: a weight of the network
   // wherever it is not a setting of an operator. Everything else is part of the network.
   bool trained = false;
+  // Several nodes read it, or what it was made of.
+  bool shared = false;
   // By element: it stands for the size of the batch, which is not known, and its number in `tensor`
   // has no meaning. Empty: no element does.
   std::vector<bool> batch;

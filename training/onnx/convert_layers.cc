@@ -2,6 +2,9 @@
 //
 // ONNX gives parameters as inputs. Those must be constants here. A bias may also be a constant that
 // is added right after the product. Arithmetic with other constants is here, too.
+//
+// ONNX has no dense layer over the last axis of a sequence: exporters write a MatMul and an Add. They
+// become a Linear again, which needs no value between product and sum.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -16,6 +19,7 @@
 #include "training/ops/conv/conv.h"
 #include "training/ops/gemm/gemm.h"
 #include "training/ops/layer_normalization/layer_normalization.h"
+#include "training/ops/linear/linear.h"
 #include "training/ops/mat_mul/mat_mul.h"
 
 namespace capstan::training::onnx {
@@ -36,31 +40,37 @@ void Scale(NodeConversion& node, double factor, std::vector<float>& values) {
   }
 }
 
-// Whether a constant has one number for each channel, or one for all, when it is broadcast to
-// [N, channels, ...] of `rank` dimensions. `dims` are those of the constant, or with ones behind
-// them.
-bool IsByChannel(const Shape& dims, int64_t rank, int64_t channels) {
-  const int64_t ahead = rank - static_cast<int64_t>(dims.size());
+// The axis of a bias in a value of `rank` dimensions.
+struct ChannelAxis {
+  int64_t rank = 0;
+  int64_t axis = 1;  // of [N, channels, ...]; a Linear has its features last
+  int64_t channels = 0;
+};
+
+// Whether a constant has one number for each channel, or one for all, when it is broadcast to such a
+// value. `dims` are those of the constant, or with ones behind them.
+bool IsByChannel(const Shape& dims, const ChannelAxis& value) {
+  const int64_t ahead = value.rank - static_cast<int64_t>(dims.size());
   bool fits = ahead >= 0;
   for (int64_t i = 0; fits && i < static_cast<int64_t>(dims.size()); ++i) {
-    fits = dims[i] == 1 || (ahead + i == 1 && dims[i] == channels);
+    fits = dims[i] == 1 || (ahead + i == value.axis && dims[i] == value.channels);
   }
   return fits;
 }
 
 // These numbers.
 std::vector<float> ByChannel(NodeConversion& node, const Constant& constant, const Shape& dims,
-                             int64_t rank, int64_t channels) {
-  if (!IsByChannel(dims, rank, channels)) {
+                             const ChannelAxis& value) {
+  if (!IsByChannel(dims, value)) {
     node.Refuse(absl::StrCat("constant '", Shown(constant.source), "' of shape ",
                              ShapeToString(constant.dims), ", want one number for each of ",
-                             channels, " channels"));
+                             value.channels, " channels"));
     return {};
   }
   std::vector<float> numbers = node.TakeFloats(constant);
   if (node.ok() && numbers.size() == 1) {
-    if (!node.CountWeights(channels - 1)) return {};
-    numbers.resize(channels, numbers[0]);
+    if (!node.CountWeights(value.channels - 1)) return {};
+    numbers.resize(value.channels, numbers[0]);
   }
   return numbers;
 }
@@ -106,12 +116,14 @@ ValueId AppendProduct(NodeConversion& node, bool transposed, double alpha, const
   const int64_t features = view.dims[0];
   if (bias != nullptr) {
     NodeWeight of_bias = {"bias", {features}, {}};
-    of_bias.values = ByChannel(node, *bias, bias->dims, 2, features);
+    of_bias.values = ByChannel(node, *bias, bias->dims, {2, 1, features});
     Scale(node, beta, of_bias.values);
     weights.push_back(std::move(of_bias));
   }
-  return node.Append(Gemm{features, bias != nullptr}, {x}, std::move(weights),
-                     ModuleByWeight(node, 1, 2));
+  const bool sequence = node.RankOf(x) > 2;
+  return node.Append(sequence ? Operator(Linear{features, bias != nullptr})
+                              : Operator(Gemm{features, bias != nullptr}),
+                     {x}, std::move(weights), ModuleByWeight(node, 1, 2));
 }
 
 void ConvertGemm(NodeConversion& node) {
@@ -136,6 +148,15 @@ void ConvertGemm(NodeConversion& node) {
   node.Output(node.AppendAs(Add(), {product, added}, {}, "", "", node.output_name()));
 }
 
+// Whether the second factor is the weight of a dense layer. A matrix that several nodes read stays
+// one Parameter, as tied weights. So does a matrix [in, out] with the name of a weight, whose name
+// and layout stay, because that of a layer is [out, in].
+bool IsWeightOfLayer(NodeConversion& node, int input) {
+  const Constant& matrix = *node.ConstantInput(input);
+  return matrix.dims.size() == 2 && matrix.trained && node.IsOwnConstant(input) &&
+         (matrix.transposed || ModuleOf(matrix.source, ".weight").empty());
+}
+
 void ConvertMatMul(NodeConversion& node) {
   if (node.input_count() != 2) {
     return node.Refuse(absl::StrCat(node.input_count(), " inputs, want 2"));
@@ -152,7 +173,7 @@ void ConvertMatMul(NodeConversion& node) {
   if (!node.ok()) return;
   const int64_t rank = node.RankOf(x);
   if (rank == 2 && at == 0) return node.Refuse("a constant times a value mixes the samples");
-  if (rank == 2) {
+  if (rank == 2 || (at == 1 && IsWeightOfLayer(node, at))) {
     return node.Output(AppendProduct(node, /*transposed=*/false, 1, nullptr, 1));
   }
   if (node.ConstantInput(at)->dims.size() < 2) return node.Refuse("a product with a vector");
@@ -177,20 +198,23 @@ Shape DimsFromAxis(NodeConversion& node, const Constant& constant, int64_t rank)
   return dims;
 }
 
-// Adds a constant to the bias of the Conv or Gemm that makes the other input, or gives it one.
-// Returns false if there is no such node, or if the constant has other numbers than a bias.
+// Adds a constant to the bias of the Conv, Gemm or Linear that makes the other input, or gives it
+// one. Returns false if there is no such node, or if the constant has other numbers than a bias.
 bool AddToBias(NodeConversion& node, const Constant& constant, int at, const Shape& dims) {
   const ValueId x = node.GraphInput(1 - at);
   ImportedNode* const product = node.OnlyReaderOf(1 - at);
-  if (product == nullptr || (product->op.name != Conv::kName && product->op.name != Gemm::kName)) {
-    return false;
-  }
-  const int64_t channels = node.ShapeOf(x)[0];
-  if (!IsByChannel(dims, node.RankOf(x), channels)) return false;
+  if (product == nullptr) return false;
+  const bool linear = product->op.name == Linear::kName;
+  if (!linear && product->op.name != Conv::kName && product->op.name != Gemm::kName) return false;
+  const Shape& shape = node.ShapeOf(x);
+  const ChannelAxis value = {node.RankOf(x), linear ? node.RankOf(x) - 1 : 1,
+                             linear ? shape.back() : shape[0]};
+  if (!IsByChannel(dims, value)) return false;
+  if (linear && !node.IsOwnConstant(at)) return false;
   const bool has_bias = product->weights.size() > kBiasOfProduct;
   // One number of the network is not trained, which a new bias would be.
   if (!has_bias && !constant.trained && constant.elements == 1) return false;
-  std::vector<float> numbers = ByChannel(node, constant, dims, node.RankOf(x), channels);
+  std::vector<float> numbers = ByChannel(node, constant, dims, value);
   if (!node.ok()) return true;
   if (has_bias) {
     std::vector<float>& bias = product->weights[kBiasOfProduct].values;
@@ -199,7 +223,7 @@ bool AddToBias(NodeConversion& node, const Constant& constant, int at, const Sha
       if (!std::isfinite(bias[i])) node.Refuse("a sum of biases is not finite");
     }
   } else {
-    product->weights.push_back({"bias", {channels}, std::move(numbers)});
+    product->weights.push_back({"bias", {value.channels}, std::move(numbers)});
     product->op.attributes.Set("bias", int64_t{1});
   }
   if (product->module.empty()) product->module = node.ModuleOfInput(at, ".bias");

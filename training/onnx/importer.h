@@ -151,6 +151,8 @@ class NodeConversion {
   int input_count() const { return node_.input_size(); }
   bool Has(int input) const { return input < input_count() && !node_.input(input).empty(); }
   bool IsConstant(int input) const;
+  // A constant that no other node reads, also not as part of another constant.
+  bool IsOwnConstant(int input) const;
   ValueId GraphInput(int input);             // -1: an error
   const Constant* ConstantInput(int input);  // null: an error
   // None may be constant, and all have as many dimensions: ONNX broadcasts from the last one on, so
@@ -233,6 +235,9 @@ class NodeConversion {
   const capstan::onnx::v1::AttributeProto* Ask(absl::string_view name,
                                                capstan::onnx::v1::AttributeType type);
   const Binding* Find(int input);
+  // A node for a constant operand, of which there is none yet. `shown` names it in messages.
+  ValueId AppendOperand(const Constant& view, const std::string& key, absl::string_view shown,
+                        const char* init);
   bool Infer(ImportedNode& node);
 
   Importer& importer_;

@@ -96,6 +96,13 @@ bool NodeConversion::IsConstant(int input) const {
   return binding != importer_.bindings_.end() && binding->second.value < 0;
 }
 
+bool NodeConversion::IsOwnConstant(int input) const {
+  if (!IsConstant(input)) return false;
+  const Binding& binding = importer_.bindings_.find(node_.input(input))->second;
+  return importer_.readers_[node_.input(input)] == 1 &&
+         !importer_.constants_[binding.constant].shared;
+}
+
 ValueId NodeConversion::GraphInput(int input) {
   const Binding* const binding = Find(input);
   if (binding == nullptr) return -1;
@@ -156,16 +163,28 @@ ValueId NodeConversion::Operand(int input, int64_t rank, const char* init) {
     view.transposed = false;
   }
   if (view.dims.empty()) view.dims = {1};
-  const std::string key =
-      absl::StrCat(view.transposed ? "turned " : "", ShapeToString(view.dims), view.source);
+  const auto key_of = [](const Constant& of) {
+    return absl::StrCat(of.transposed ? "turned " : "", ShapeToString(of.dims), of.source);
+  };
+  const std::string key = key_of(view);
   const auto known = importer_.operands_.find(key);
   if (known != importer_.operands_.end()) return known->second;
+  if (!view.transposed || !view.trained) return AppendOperand(view, key, shown, init);
+  // The Parameter keeps the layout of the file. A node that reads it as it is has the same one.
+  std::swap(view.dims[0], view.dims[1]);
+  view.transposed = false;
+  const std::string stored_key = key_of(view);
+  const auto stored = importer_.operands_.find(stored_key);
+  ValueId value = stored != importer_.operands_.end()
+                      ? stored->second
+                      : AppendOperand(view, stored_key, shown, init);
+  value = AppendAs(Transpose{{2, 1}}, {value}, {}, "", "", "");
+  if (ok()) importer_.operands_.emplace(key, value);
+  return value;
+}
 
-  const bool stored_transposed = view.transposed && view.trained;
-  if (stored_transposed) {  // keeps the layout that the file has
-    std::swap(view.dims[0], view.dims[1]);
-    view.transposed = false;
-  }
+ValueId NodeConversion::AppendOperand(const Constant& view, const std::string& key,
+                                      absl::string_view shown, const char* init) {
   NodeWeight weight = {"weight", view.dims, {}};
   weight.values = TakeFloats(view);
   if (!ok()) return -1;
@@ -185,9 +204,6 @@ ValueId NodeConversion::Operand(int input, int64_t rank, const char* init) {
     if (module.empty()) module = ModuleOf(view.source, "");
     value = AppendAs(ParameterNode{view.dims, init}, {}, {std::move(weight)}, std::move(module), "",
                      "");
-  }
-  if (stored_transposed && ok()) {
-    value = AppendAs(Transpose{{2, 1}}, {value}, {}, "", "", "");
   }
   if (ok()) importer_.operands_.emplace(key, value);
   return value;
@@ -474,6 +490,9 @@ void NodeConversion::OutputAt(int output, Constant constant) {
   if (!ok()) return;
   if (node_.output_size() <= output || node_.output(output).empty()) {
     return Refuse("makes no output");
+  }
+  for (int i = 0; i < input_count(); ++i) {
+    constant.shared = constant.shared || (IsConstant(i) && !IsOwnConstant(i));
   }
   importer_.bindings_[node_.output(output)] = {-1, importer_.AddConstant(std::move(constant))};
   has_output_ = true;

@@ -99,24 +99,93 @@ TEST(ReadPartsTest, AConstantOfSeveralReadersIsOneParameter) {
   EXPECT_THAT(model.shared_weights, ElementsAre());
 }
 
-TEST(ReadPartsTest, AProductOfRowsKeepsTheLayoutOfTheFile) {
+// As PyTorch writes nn.Linear of a sequence: a MatMul with a matrix [in, out] or a transposed one, and
+// an Add. Names and layout become PyTorch's.
+TEST(ReadPartsTest, AProductOfRowsIsALinear) {
   for (const bool transposed : {false, true}) {
+    for (const int bias : {-1, 0, 1}) {  // the input of the Add that has it; -1: none
+      OnnxBuilder builder({4});
+      builder.Integers("rows", {-1, 2, 2});
+      builder.Node("Reshape", {"x", "rows"}, "r", "rows");
+      const std::string weight = transposed ? "fc.weight" : "onnx::MatMul_7";
+      // [[1, 2, 3], [4, 5, 6]] as [in, out], or its transpose
+      builder.Floats(
+          weight, transposed ? Shape{3, 2} : Shape{2, 3},
+          transposed ? std::vector<float>{1, 4, 2, 5, 3, 6} : std::vector<float>{1, 2, 3, 4, 5, 6});
+      builder.Floats("fc.bias", {3}, {100, 200, 300});
+      if (transposed) builder.Node("Transpose", {"fc.weight"}, "w");
+      builder.Node("MatMul", {"r", transposed ? "w" : weight}, bias < 0 ? "y" : "p", "product");
+      if (bias == 0) builder.Node("Add", {"fc.bias", "p"}, "y", "sum");
+      if (bias == 1) builder.Node("Add", {"p", "fc.bias"}, "y", "sum");
+      const OnnxModel model = ImportedParts(builder);
+      const std::string name = transposed || bias >= 0 ? "fc" : "product";
+      EXPECT_EQ(NodesOf(model), absl::StrCat("rows Reshape(0), ", name, " Linear(1)"));
+      EXPECT_EQ(WeightsOf(model),
+                absl::StrCat(name, ".weight [3, 2]", bias < 0 ? "" : ", fc.bias [3]"));
+      if (bias < 0) {
+        EXPECT_THAT(Compute(model, {1, 0, 1, 10}), ElementsAre(1, 2, 3, 41, 52, 63));
+      } else {
+        EXPECT_THAT(Compute(model, {1, 0, 1, 10}), ElementsAre(101, 202, 303, 141, 252, 363));
+      }
+    }
+  }
+}
+
+// As Capstan writes a MatMul with a Parameter: name and layout are those of the file.
+TEST(ReadPartsTest, AMatrixWithTheNameOfAWeightKeepsItsLayout) {
+  OnnxBuilder builder({4});
+  builder.Integers("rows", {-1, 2, 2});
+  builder.Node("Reshape", {"x", "rows"}, "r", "rows");
+  builder.Floats("fc.weight", {2, 3}, {1, 2, 3, 4, 5, 6});
+  builder.Node("MatMul", {"r", "fc.weight"}, "y", "product");
+  const OnnxModel model = ImportedParts(builder);
+  EXPECT_EQ(NodesOf(model), "rows Reshape(0), fc Parameter(), product MatMul(1 2)");
+  EXPECT_EQ(WeightsOf(model), "fc.weight [2, 3]");
+  EXPECT_THAT(Compute(model, {1, 0, 1, 10}), ElementsAre(1, 2, 3, 41, 52, 63));
+}
+
+// Tied weights stay one Parameter: copies in two layers would be trained apart.
+TEST(ReadPartsTest, AMatrixOfSeveralReadersStaysOne) {
+  for (const bool behind : {false, true}) {  // both read what a node makes of the matrix
     OnnxBuilder builder({4});
     builder.Integers("rows", {-1, 2, 2});
     builder.Node("Reshape", {"x", "rows"}, "r", "rows");
-    // [[1, 2, 3], [4, 5, 6]] as [in, out], or its transpose
-    builder.Floats(
-        "fc.weight", transposed ? Shape{3, 2} : Shape{2, 3},
-        transposed ? std::vector<float>{1, 4, 2, 5, 3, 6} : std::vector<float>{1, 2, 3, 4, 5, 6});
-    if (transposed) builder.Node("Transpose", {"fc.weight"}, "w");
-    builder.Node("MatMul", {"r", transposed ? "w" : "fc.weight"}, "y", "product");
+    builder.Floats("w", {2, 2}, {1, 2, 3, 4});
+    if (behind) builder.Node("Identity", {"w"}, "v");
+    builder.Node("Transpose", {behind ? "v" : "w"}, "turned");
+    if (behind) builder.Node("Transpose", {"v"}, "again");
+    builder.Node("MatMul", {"r", "turned"}, "p", "first");
+    builder.Node("MatMul", {"p", behind ? "again" : "w"}, "y", "second");
     const OnnxModel model = ImportedParts(builder);
-    EXPECT_EQ(NodesOf(model), transposed ? "rows Reshape(0), fc Parameter(), transpose1 "
-                                           "Transpose(2), product MatMul(1 3)"
-                                         : "rows Reshape(0), fc Parameter(), product MatMul(1 2)");
-    EXPECT_EQ(WeightsOf(model), transposed ? "fc.weight [3, 2]" : "fc.weight [2, 3]");
-    EXPECT_THAT(Compute(model, {1, 0, 1, 10}), ElementsAre(1, 2, 3, 41, 52, 63));
+    EXPECT_EQ(WeightsOf(model), "w.weight [2, 2]");
+    EXPECT_EQ(model.nodes.back().op.name, "MatMul");
   }
+  // The table of an embedding may be the matrix of the last layer.
+  OnnxBuilder tied({2});
+  tied.Floats("table", {3, 2}, {1, 2, 3, 4, 5, 6});
+  tied.Node("Gather", {"table", "x"}, "rows", "look");
+  tied.Node("Transpose", {"table"}, "turned");
+  tied.Node("MatMul", {"rows", "turned"}, "y", "head");
+  const OnnxModel model = ImportedParts(tied);
+  EXPECT_EQ(WeightsOf(model), "table.weight [3, 2]");
+  EXPECT_THAT(model.shared_weights, ElementsAre());
+  EXPECT_THAT(Compute(model, {2, 0}), ElementsAre(17, 39, 61, 5, 11, 17));
+  // A bias that two layers share, likewise.
+  OnnxBuilder builder({4});
+  builder.Integers("rows", {-1, 2, 2});
+  builder.Node("Reshape", {"x", "rows"}, "r", "rows");
+  builder.Floats("w1", {2, 2}, {1, 2, 3, 4});
+  builder.Floats("w2", {2, 2}, {1, 2, 3, 4});
+  builder.Floats("b", {2}, {5, 6});
+  builder.Node("MatMul", {"r", "w1"}, "p1", "one");
+  builder.Node("Add", {"p1", "b"}, "s1");
+  builder.Node("MatMul", {"s1", "w2"}, "p2", "two");
+  builder.Node("Add", {"p2", "b"}, "y");
+  EXPECT_EQ(WeightsOf(ImportedParts(builder)),
+            "one.weight [2, 2], b.weight [2], two.weight [2, 2]");
+}
+
+TEST(ReadPartsTest, AMatrixTimesRowsIsAProduct) {
   OnnxBuilder first({4});
   first.Integers("rows", {-1, 2, 2});
   first.Node("Reshape", {"x", "rows"}, "r");
