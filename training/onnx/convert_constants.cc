@@ -75,6 +75,7 @@ void ConvertCast(NodeConversion& node) {
   node.Ignore("round_mode");  // of formats of 8 bits
   const bool to_whole = to == v1::DATA_TYPE_INT64 || to == v1::DATA_TYPE_INT32;
   if (to_whole && node.IsConstant(0)) return FoldCast(node, true);
+  node.SetWhole(to_whole);
   if (to_whole) return node.Output(node.Append(Cast{"int64"}, {node.GraphInput(0)}));
   if (to != v1::DATA_TYPE_FLOAT && to != v1::DATA_TYPE_DOUBLE && to != v1::DATA_TYPE_FLOAT16 &&
       to != v1::DATA_TYPE_BFLOAT16) {

@@ -15,6 +15,7 @@
 #include "training/ops/add/add.h"
 #include "training/ops/arithmetic/arithmetic.h"
 #include "training/ops/batch_normalization/batch_normalization.h"
+#include "training/ops/cast/cast.h"
 #include "training/ops/constant_of_shape/constant_of_shape.h"
 #include "training/ops/conv/conv.h"
 #include "training/ops/gemm/gemm.h"
@@ -238,7 +239,12 @@ void ConvertArithmetic(NodeConversion& node) {
   }
   if (node.AllConstant()) return FoldArithmetic(node);
   if (!node.IsConstant(0) && !node.IsConstant(1)) {
-    return node.Output(node.Append({node.op(), {}}, node.AllGraphInputs()));
+    if (node.op() != Div::kName || !node.IsWholeValue(0)) {
+      return node.Output(node.Append({node.op(), {}}, node.AllGraphInputs()));
+    }
+    // ONNX cuts off what follows the point of a quotient of whole numbers.
+    const ValueId quotient = node.AppendAs(Div(), node.AllGraphInputs(), {}, "", "", "");
+    return node.Output(node.Append(Cast{"int64"}, {quotient}));
   }
   const int at = node.IsConstant(1) ? 1 : 0;
   const Constant* const constant = node.ConstantInput(at);

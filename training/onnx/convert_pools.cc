@@ -6,6 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "training/onnx/importer.h"
 #include "training/onnx/window_attributes.h"
+#include "training/ops/arithmetic/arithmetic.h"
+#include "training/ops/cast/cast.h"
+#include "training/ops/constant_of_shape/constant_of_shape.h"
 #include "training/ops/flatten/flatten.h"
 #include "training/ops/global_average_pool/global_average_pool.h"
 #include "training/ops/reduce/reduce.h"
@@ -76,6 +79,19 @@ void ConvertPool(NodeConversion& node) {
   node.Output(node.Append(std::move(op), {x}));
 }
 
+// ONNX cuts off what follows the point of a mean of whole numbers. The sum is divided, because a
+// device may multiply by 1 / count for a mean, and such a product may be below a whole number.
+ValueId AppendWholeMean(NodeConversion& node, ValueId x, const std::vector<int64_t>& axes,
+                        bool keeps) {
+  int64_t count = 1;
+  for (const int64_t axis : axes) count *= node.ShapeOf(x)[static_cast<size_t>(axis) - 1];
+  const ValueId sum = node.AppendAs(ReduceSum{axes, keeps}, {x}, {}, "", "", "");
+  const ValueId divisor =
+      node.AppendAs(ConstantOfShape{{1}, static_cast<double>(count)}, {}, {}, "", "", "");
+  const ValueId mean = node.AppendAs(Div(), {sum, divisor}, {}, "", "", "");
+  return node.Append(Cast{"int64"}, {mean});
+}
+
 // Axes are an attribute before the operator set `inputs_since`, then an input.
 void ConvertReduce(NodeConversion& node, int64_t inputs_since) {
   const ValueId x = node.GraphInput(0);
@@ -89,6 +105,9 @@ void ConvertReduce(NodeConversion& node, int64_t inputs_since) {
   if (axes.empty()) return node.Refuse("reduces all axes, and so the batch");
   for (int64_t& axis : axes) axis = node.SampleAxis(axis, node.RankOf(x));
   if (!node.ok()) return;
+  if (node.op() == ReduceMean::kName && node.IsWholeValue(0)) {
+    return node.Output(AppendWholeMean(node, x, axes, keeps));
+  }
   std::vector<int64_t> sorted = axes;
   std::sort(sorted.begin(), sorted.end());
   const bool plane = sorted == std::vector<int64_t>{2, 3} && node.ShapeOf(x).size() == 3;

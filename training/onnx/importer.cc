@@ -262,10 +262,11 @@ absl::Status Importer::BindInputs() {
     value.name = input->name();
     const absl::Status status = CheckInput(*input, value.shape);
     if (!status.ok()) return status;
+    if (!IsFloatingPoint(input->type().tensor_type().elem_type())) whole_inputs_.insert(value.name);
     inputs_.push_back(std::move(value));
   }
   if (purpose_ == ImportPurpose::kPrediction) return BindRow();
-  bindings_.emplace(inputs_[0].name, Binding{0, -1});
+  bindings_.emplace(inputs_[0].name, Binding{0, -1, whole_inputs_.contains(inputs_[0].name)});
   values_.push_back({inputs_[0].shape, DType::kFloat32});
   result_.input_name = inputs_[0].name;
   result_.input_shape = inputs_[0].shape;
@@ -337,7 +338,8 @@ absl::Status Importer::BindRow() {
     ValueId value = 0;
     if (!alone) value = add(SliceNode{{first}, {first + size}, {1}, {1}}, 0, {size});
     if (input.shape != values_[value].shape) value = add(Reshape{input.shape}, value, input.shape);
-    if (!bindings_.emplace(input.name, Binding{value, -1}).second) {
+    const bool whole = whole_inputs_.contains(input.name);
+    if (!bindings_.emplace(input.name, Binding{value, -1, whole}).second) {
       return OfValue(input.name, "is an input twice");
     }
     first += size;

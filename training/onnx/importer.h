@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +53,7 @@ std::vector<std::string> NodeNames(const std::vector<ImportedNode>& nodes);
 struct Binding {
   ValueId value = -1;  // -1: a constant
   int constant = -1;
+  bool whole = false;  // of a value: the file's type is one of whole numbers
 };
 
 // kTraining: with a loss that contains a softmax; kRegression: with one that contains none.
@@ -124,6 +126,7 @@ class Importer {
   // By constant and shape: the value of the Parameter or Constant that holds it.
   absl::flat_hash_map<std::string, ValueId> operands_;
   std::vector<OnnxValue> inputs_;
+  absl::flat_hash_set<std::string> whole_inputs_;
   absl::flat_hash_map<std::string, int> weight_readers_;
   OnnxModel result_;
 };
@@ -153,6 +156,8 @@ class NodeConversion {
   bool IsConstant(int input) const;
   // A constant that no other node reads, also not as part of another constant.
   bool IsOwnConstant(int input) const;
+  // A value of the graph whose type in the file is one of whole numbers.
+  bool IsWholeValue(int input) const;
   ValueId GraphInput(int input);             // -1: an error
   const Constant* ConstantInput(int input);  // null: an error
   // None may be constant, and all have as many dimensions: ONNX broadcasts from the last one on, so
@@ -221,11 +226,13 @@ class NodeConversion {
   int output_count() const { return node_.output_size(); }
   const std::string& output_name(int output) const { return node_.output(output); }
   bool IsRead(int output) const { return importer_.readers_.contains(node_.output(output)); }
+  // Its numbers are whole if those of input 0 are, unless SetWhole says more.
   void OutputAt(int output, ValueId value);
   void OutputAt(int output, Constant constant);
   // A tensor that lives as long as the import.
   capstan::onnx::v1::TensorProto& MakeTensor() { return importer_.made_.emplace_back(); }
   const OnnxLimits& limits() const { return importer_.limits_; }
+  void SetWhole(bool whole) { whole_ = whole; }
   void DropFinalActivation(ValueId value);
 
   absl::Status Finish();
@@ -245,6 +252,7 @@ class NodeConversion {
   const int index_;
   absl::Status status_;
   absl::flat_hash_set<std::string> asked_;
+  std::optional<bool> whole_;
   bool has_output_ = false;
 };
 

@@ -103,6 +103,12 @@ bool NodeConversion::IsOwnConstant(int input) const {
          !importer_.constants_[binding.constant].shared;
 }
 
+bool NodeConversion::IsWholeValue(int input) const {
+  if (!Has(input)) return false;
+  const auto binding = importer_.bindings_.find(node_.input(input));
+  return binding != importer_.bindings_.end() && binding->second.whole;
+}
+
 ValueId NodeConversion::GraphInput(int input) {
   const Binding* const binding = Find(input);
   if (binding == nullptr) return -1;
@@ -482,7 +488,7 @@ void NodeConversion::OutputAt(int output, ValueId value) {
   if (node_.output_size() <= output || node_.output(output).empty()) {
     return Refuse("makes no output");
   }
-  importer_.bindings_[node_.output(output)] = {value, -1};
+  importer_.bindings_[node_.output(output)] = {value, -1, whole_.value_or(IsWholeValue(0))};
   has_output_ = true;
 }
 

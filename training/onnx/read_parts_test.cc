@@ -397,6 +397,41 @@ TEST(ReadPartsTest, TheLastSoftmaxOfTokensIsLeftOut) {
   }
 }
 
+// By ONNX a quotient or a mean of whole numbers is one, too: what follows the point is cut off.
+TEST(ReadPartsTest, WholeNumbersAreDividedAsSuch) {
+  for (const bool whole : {false, true}) {
+    OnnxBuilder builder({4});
+    builder.graph().mutable_input(0)->mutable_type()->mutable_tensor_type()->set_elem_type(
+        whole ? v1::DATA_TYPE_INT64 : v1::DATA_TYPE_FLOAT);
+    v1::NodeProto& split = builder.Node("Split", {"x"}, "a", "split");
+    split.add_output("b");
+    OnnxBuilder::SetInt(split, "axis", 1);
+    builder.Node("Div", {"a", "b"}, "y", "div");
+    const std::vector<float> quotients = Compute(ImportedParts(builder), {7, -9, 2, 4});
+    EXPECT_EQ(quotients, whole ? (std::vector<float>{3, -2}) : (std::vector<float>{3.5f, -2.25f}));
+    builder.graph().mutable_node()->RemoveLast();
+    v1::NodeProto& mean = builder.Node("ReduceMean", {"b"}, "y", "mean");
+    OnnxBuilder::SetInts(mean, "axes", {1});
+    EXPECT_THAT(Compute(ImportedParts(builder), {7, -9, -2, -5}),
+                ElementsAre(whole ? -3.0f : -3.5f));
+  }
+}
+
+TEST(ReadPartsTest, ACastSaysWhetherNumbersAreWhole) {
+  for (const bool whole : {false, true}) {
+    OnnxBuilder builder({2, 1, 2});
+    builder.graph().mutable_input(0)->mutable_type()->mutable_tensor_type()->set_elem_type(
+        whole ? v1::DATA_TYPE_FLOAT : v1::DATA_TYPE_INT32);
+    OnnxBuilder::SetInt(builder.Node("Cast", {"x"}, "c", "cast"), "to",
+                        whole ? v1::DATA_TYPE_INT64 : v1::DATA_TYPE_FLOAT);
+    v1::NodeProto& mean = builder.Node("ReduceMean", {"c"}, "y", "mean");
+    OnnxBuilder::SetInts(mean, "axes", {2, 3});  // the mean of a plane has an operator of its own
+    OnnxBuilder::SetInt(mean, "keepdims", 0);
+    EXPECT_EQ(Compute(ImportedParts(builder), {3, 4, -1, -4}),
+              whole ? (std::vector<float>{3, -2}) : (std::vector<float>{3.5f, -2.5f}));
+  }
+}
+
 TEST(ReadPartsTest, WhatIsNoTableIsRefused) {
   OnnxBuilder columns({2});
   columns.Count("table", {5, 2});
