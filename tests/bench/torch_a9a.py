@@ -11,7 +11,6 @@ on Capstan's side, float64 on PyTorch's. The optimum, by L-BFGS in float64 witho
 """
 
 import argparse
-import datetime
 import json
 import os
 import subprocess
@@ -108,14 +107,7 @@ def main():
     options = parse()
     torch_peer.restart_with_torch()
     import torch
-    lines, failed = [], 0
-
-    def check(held, text):
-        nonlocal failed
-        failed += not held
-        lines.append(f'{"PASS" if held else "FAIL"}  {text}')
-        print(lines[-1], flush=True)
-
+    checks = torch_peer.Checks(torch)
     train, test = read(torch, 'a9a'), read(torch, 'a9a.t')
     with tempfile.TemporaryDirectory(prefix='capstan-a9a-') as folder:
         losses, job = capstan(folder)
@@ -124,25 +116,19 @@ def main():
     per_epoch = len(want) // EPOCHS
     means = [(sum(values[-per_epoch:]) / per_epoch) for values in (losses, want)]
     difference = torch_peer.largest_difference(losses, want)
-    check(len(losses) == len(want), f'{len(losses)} steps, {len(want)} in PyTorch')
-    check(difference <= 1e-5, f'losses of all steps differ by at most {difference:.1e} (1e-5); mean of the last epoch {means[0]:.6f}, '
+    checks.check(len(losses) == len(want), f'{len(losses)} steps, {len(want)} in PyTorch')
+    checks.check(difference <= 1e-5, f'losses of all steps differ by at most {difference:.1e} (1e-5); mean of the last epoch {means[0]:.6f}, '
           f'PyTorch {means[1]:.6f}')
     difference = abs(last['validation_loss'] - test_loss)
-    check(difference <= 1e-5, f'loss of the test set {last["validation_loss"]:.6f}, PyTorch {test_loss:.6f}, difference {difference:.1e} (1e-5)')
+    checks.check(difference <= 1e-5, f'loss of the test set {last["validation_loss"]:.6f}, PyTorch {test_loss:.6f}, difference {difference:.1e} (1e-5)')
     count = len(test[1])
     ours, theirs = round(last['validation_accuracy'] * count), round(test_accuracy * count)
-    check(abs(ours - theirs) <= 1, f'correct of {count} test samples: {ours} ({last["validation_accuracy"]:.4f}), PyTorch {theirs} (1 sample)')
+    checks.check(abs(ours - theirs) <= 1, f'correct of {count} test samples: {ours} ({last["validation_accuracy"]:.4f}), PyTorch {theirs} (1 sample)')
     best_loss, best_accuracy = optimum(torch, train, test)
-    lines.append(f'      the optimum of the training set: mean loss {best_loss:.6f}, test accuracy {best_accuracy:.4f}')
-    print(lines[-1])
+    checks.say(f'      the optimum of the training set: mean loss {best_loss:.6f}, test accuracy {best_accuracy:.4f}')
     if options.page:
-        path = os.path.join(options.page, f'a9a-torch-{datetime.date.today()}.md')
-        with open(path, 'w', encoding='utf-8') as f:
-            f.write(f'# Logistic regression on a9a beside PyTorch, {datetime.date.today()}\n\n'
-                    f'`tests/bench/torch_a9a.py` with Capstan {torch_peer.capstan_version()} and PyTorch {torch.__version__}: what is compared, and with what '
-                    'is allowed in\nbrackets, stands at the head of that file.\n\n```\n' + '\n'.join(lines) + '\n```\n')
-        print(path)
-    sys.exit(1 if failed else 0)
+        checks.write_page(options.page, 'a9a', 'Logistic regression on a9a beside PyTorch')
+    checks.end()
 
 
 if __name__ == '__main__':

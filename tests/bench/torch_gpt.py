@@ -18,14 +18,11 @@ order, plain SGD, float32 on Capstan's side.
 
 import argparse
 import csv
-import datetime
 import json
 import os
 import subprocess
-import sys
 import tempfile
 
-import lenet_table
 import torch_peer
 
 import support  # of tests/e2e, which torch_peer adds to the path
@@ -102,10 +99,11 @@ def build(torch, vocabulary, length):
     return net
 
 
-class Comparison:
+class Comparison(torch_peer.Checks):
 
     def __init__(self, torch, folder, options):
-        self.torch, self.options, self.failed, self.lines = torch, options, 0, []
+        super().__init__(torch)
+        self.torch, self.options = torch, options
         os.mkdir(os.path.join(folder, 'text'))
         self.data = {'format': 'text', 'uri': os.path.join(folder, 'text'), 'sequence_length': options.length}
         with open(options.text, 'rb') as f:
@@ -131,14 +129,6 @@ class Comparison:
         length = self.options.length
         count = (len(characters) - 1) // length
         return (characters[:count * length].view(count, length), characters[1:count * length + 1].view(count, length))
-
-    def say(self, line):
-        print(line, flush=True)
-        self.lines.append(line)
-
-    def check(self, held, text):
-        self.say(f'{"PASS" if held else "FAIL"}  {text}')
-        self.failed += not held
 
     def loss(self, tokens, targets):
         return self.torch.nn.functional.cross_entropy(self.net(tokens).flatten(0, 1), targets.flatten())
@@ -224,32 +214,17 @@ class Comparison:
         return done.stdout
 
 
-def write_page(folder, versions, comparison):
-    """Writes the lines as they were printed, after a note on how they were made."""
-    date = datetime.date.today().isoformat()
-    path = os.path.join(folder, f'gpt-torch-{date}.md')
-    os.makedirs(folder, exist_ok=True)
-    with open(path, 'w') as f:
-        f.write('\n'.join([f'# gpt_nano on the characters of a text against PyTorch, {date}', '',
-                           f'{lenet_table.cpu_name()}, {len(os.sched_getaffinity(0))} cores; {versions}.',
-                           f'Made by `tests/bench/torch_gpt.py`, which says what is compared with what; in brackets what is allowed. '
-                           f'Checks that failed: {comparison.failed}.', '', '```', *comparison.lines, '```', '']))
-    print(f'written: {path}')
-
-
 def main():
     options = parse()
     torch_peer.restart_with_torch()
     import torch
-    versions = f'PyTorch {torch.__version__}, Capstan {torch_peer.capstan_version()}'
-    print(versions, flush=True)
     with tempfile.TemporaryDirectory(prefix='capstan-gpt-') as folder:
         comparison = Comparison(torch, folder, options)
         comparison.first_step()
         comparison.steps()
     if options.page:
-        write_page(options.page, versions, comparison)
-    sys.exit(1 if comparison.failed else 0)
+        comparison.write_page(options.page, 'gpt', 'gpt_nano on the characters of a text against PyTorch')
+    comparison.end()
 
 
 if __name__ == '__main__':

@@ -4,6 +4,7 @@ PyTorch comes from PyPI into a virtual environment outside the tree: venv-torch 
 The wheel for Linux does not start without NVIDIA's libraries, so it brings them: 3 GB to download, 6.5 GB on the disk.
 """
 
+import datetime
 import gzip
 import json
 import os
@@ -13,6 +14,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'e2e'))
 import cifar10  # noqa: E402
+import lenet_table  # noqa: E402
 import support  # noqa: E402
 import torch_nets  # noqa: E402
 
@@ -37,6 +39,37 @@ def capstan_version():
     done = subprocess.run([support.CAPSTAN, 'version', '-o', 'json'], capture_output=True, text=True, check=True, timeout=60)
     version = json.loads(done.stdout)
     return f'{version["version"]} ({version["revision"]})'
+
+
+class Checks:
+    """The lines of a comparison as they are printed, and how many say FAIL."""
+
+    def __init__(self, torch):
+        self.versions = f'PyTorch {torch.__version__}, Capstan {capstan_version()}'
+        self.lines, self.failed = [], 0
+        print(self.versions, flush=True)
+
+    def say(self, line):
+        print(line, flush=True)
+        self.lines.append(line)
+
+    def check(self, held, text):
+        self.say(f'{"PASS" if held else "FAIL"}  {text}')
+        self.failed += not held
+
+    def write_page(self, folder, name, title):
+        """Writes the lines to NAME-torch-DATE.md, after a note on how they were made."""
+        date = datetime.date.today().isoformat()
+        path = os.path.join(folder, f'{name}-torch-{date}.md')
+        os.makedirs(folder, exist_ok=True)
+        with open(path, 'w', encoding='utf-8') as f:
+            f.write('\n'.join([f'# {title}, {date}', '', f'{lenet_table.cpu_name()}, {len(os.sched_getaffinity(0))} cores; {self.versions}.',
+                               f'Made by `tests/bench/{os.path.basename(sys.argv[0])}`, which says what is compared with what; in brackets what is '
+                               f'allowed. Checks that failed: {self.failed}.', '', '```', *self.lines, '```', '']))
+        print(f'written: {path}')
+
+    def end(self):
+        sys.exit(1 if self.failed else 0)
 
 
 def cifar_tensors(torch, name):

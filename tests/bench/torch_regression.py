@@ -11,13 +11,11 @@ batch of each epoch has 10 samples. Then the loss of the test set, and what `cap
 """
 
 import argparse
-import datetime
 import io
 import json
 import os
 import struct
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections import OrderedDict
@@ -105,14 +103,7 @@ def main():
     options = parse()
     torch_peer.restart_with_torch()
     import torch
-    lines, failed = [], 0
-
-    def check(held, text):
-        nonlocal failed
-        failed += not held
-        lines.append(f'{"PASS" if held else "FAIL"}  {text}')
-        print(lines[-1], flush=True)
-
+    checks = torch_peer.Checks(torch)
     train, test = draw(torch)
     for hidden in (False, True):
         name = f'{FEATURES} to {HIDDEN} to {OUTPUTS}' if hidden else f'{FEATURES} to {OUTPUTS}'
@@ -123,19 +114,14 @@ def main():
             losses, evaluated, predicted = capstan(folder, hidden)
         want, want_test = pytorch(torch, net.double(), *[tuple(array.double() for array in part) for part in (train, test)])
         difference = torch_peer.largest_difference(losses, want)
-        check(difference <= ALLOWED, f'{name}: the first {STEPS} losses, {want[0]:.6f} to {want[-1]:.6f}, differ by at most {difference:.1e} ({ALLOWED})')
+        checks.check(difference <= ALLOWED, f'{name}: the first {STEPS} losses, {want[0]:.6f} to {want[-1]:.6f}, differ by at most {difference:.1e} ({ALLOWED})')
         difference = abs(evaluated - want_test)
-        check(difference <= ALLOWED, f'{name}: loss of the test set {evaluated:.6f}, PyTorch {want_test:.6f}, difference {difference:.1e} ({ALLOWED})')
+        checks.check(difference <= ALLOWED, f'{name}: loss of the test set {evaluated:.6f}, PyTorch {want_test:.6f}, difference {difference:.1e} ({ALLOWED})')
         difference = abs(predicted - evaluated)
-        check(difference <= 1e-12, f'{name}: `capstan predict` says {predicted:.6f}, difference from the evaluation {difference:.1e} (1e-12)')
+        checks.check(difference <= 1e-12, f'{name}: `capstan predict` says {predicted:.6f}, difference from the evaluation {difference:.1e} (1e-12)')
     if options.page:
-        path = os.path.join(options.page, f'regression-torch-{datetime.date.today()}.md')
-        with open(path, 'w', encoding='utf-8') as f:
-            f.write(f'# Mean squared error beside PyTorch, {datetime.date.today()}\n\n'
-                    f'`tests/bench/torch_regression.py` with Capstan {torch_peer.capstan_version()} and PyTorch {torch.__version__}: what is compared, and with '
-                    'what is\nallowed in brackets, stands at the head of that file.\n\n```\n' + '\n'.join(lines) + '\n```\n')
-        print(path)
-    sys.exit(1 if failed else 0)
+        checks.write_page(options.page, 'regression', 'Mean squared error beside PyTorch')
+    checks.end()
 
 
 if __name__ == '__main__':

@@ -28,12 +28,9 @@ What is compared with:
 """
 
 import argparse
-import datetime
 import os
-import sys
 import tempfile
 
-import lenet_table
 import torch_peer
 
 import cifar10  # of tests/e2e, which torch_peer adds to the path
@@ -85,10 +82,11 @@ def clear_of_zero(torch, net):
     return lambda: min(distances)
 
 
-class Comparison:
+class Comparison(torch_peer.Checks):
 
     def __init__(self, torch, folder, seed):
-        self.torch, self.folder, self.failed, self.lines = torch, folder, 0, []
+        super().__init__(torch)
+        self.torch, self.folder = torch, folder
         self.small = os.path.join(folder, 'cifar10')
         cifar10.write_small(self.small, BATCH)  # an evaluation takes longer than the steps
         self.images, self.labels = torch_peer.cifar_tensors(torch, 'data_batch_1')
@@ -100,14 +98,6 @@ class Comparison:
         self.first = {name: value.clone() for name, value in self.net.state_dict().items()}
         self.weights = os.path.join(self.folder, 'first.safetensors')
         torch_peer.save(self.net, self.weights)
-
-    def say(self, line):
-        print(line, flush=True)
-        self.lines.append(line)
-
-    def check(self, held, text):
-        self.say(f'{"PASS" if held else "FAIL"}  {text}')
-        self.failed += not held
 
     def fresh(self, dtype, noise=0.0, relative=0.0, seed=0):
         """The net with the first weights, changed by normal noise."""
@@ -234,26 +224,10 @@ class Comparison:
                        f'{f", outside by {outside:.1f} widths" if outside else ""}')
 
 
-def write_page(folder, versions, comparison):
-    """Writes the lines as they were printed, after a note on how they were made."""
-    date = datetime.date.today().isoformat()
-    path = os.path.join(folder, f'resnet-torch-{date}.md')
-    os.makedirs(folder, exist_ok=True)
-    with open(path, 'w') as f:
-        f.write('\n'.join([f'# ResNet-18 on CIFAR-10 against PyTorch, {date}', '',
-                           f'{lenet_table.cpu_name()}, {len(os.sched_getaffinity(0))} cores; {versions}. Made by '
-                           '`tests/bench/torch_resnet.py`, which says what is compared with what;',
-                           f'in brackets what is allowed. Checks that failed: {comparison.failed}.', '', '```', *comparison.lines,
-                           '```', '']))
-    print(f'written: {path}')
-
-
 def main():
     options = parse()
     torch_peer.restart_with_torch()
     import torch
-    versions = f'PyTorch {torch.__version__}, Capstan {torch_peer.capstan_version()}'
-    print(versions, flush=True)
     with tempfile.TemporaryDirectory(prefix='capstan-resnet-') as folder:
         comparison = Comparison(torch, folder, options.seed)
         comparison.first_step()
@@ -263,8 +237,8 @@ def main():
             comparison.long_run()
         comparison.first_step_clear_of_zero()  # last, because it changes the first weights
     if options.page:
-        write_page(options.page, versions, comparison)
-    sys.exit(1 if comparison.failed else 0)
+        comparison.write_page(options.page, 'resnet', 'ResNet-18 on CIFAR-10 against PyTorch')
+    comparison.end()
 
 
 if __name__ == '__main__':
