@@ -254,9 +254,9 @@ void AddModel(Command parent, Action& slot) {
   const auto imported = std::make_shared<ImportFlags>();
   Command read = group.Sub(
       "import",
-      "checks that an ONNX file can be trained, and shows it and its `model` in a job file");
+      "checks that an ONNX file can be trained, and shows it and the lines of a job file for it");
   read.Add("FILE", imported->file, "an ONNX file").Required();
-  read.Add("--out", imported->out, "file to write the group `model` of a job file to");
+  read.Add("--out", imported->out, "file to write these lines of a job file to");
   CarryOut(
       read, slot, {Output::kTable, Output::kJson},
       [imported](const Context& context) { return ImportModel(*imported, context.console); },
