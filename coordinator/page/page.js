@@ -321,7 +321,8 @@ class JobView {
         fact('Epoch', p.epoch || '–'),
         fact('ETA', ended ? '–' : duration(p.eta_seconds)), fact(ended ? 'Took' : 'Running for', took),
         fact('Loss', number(p.loss), 'training'),
-        job.numeric_targets ? fact('Loss', number(evaluated ? evaluated.validation_loss : null), 'test set') :
+        job.numeric_targets ?
+          fact('Loss', number(evaluated && evaluated.validation_loss), evaluated ? `test set, epoch ${evaluated.epoch}` : 'test set') :
           fact('Accuracy', percent(p.accuracy), 'training'),
         fact('Samples/s', whole(p.samples_per_second)),
         fact('Restarts', job.restarts, `of ${job.max_restarts}`),

@@ -161,7 +161,7 @@ class StatusPageTest(services.ServicesTest):
         hidden = 'document.getElementById("accuracy").closest("[hidden]") !== null'
         self.assertTrue(self.browser.run(hidden))
         self.ok('cancel', busy)
-        self.browser.wait('/Loss[0-9.]+ test set/.test([...document.querySelectorAll("#head .facts > *")].map((f) => f.textContent).join())', 90,
+        self.browser.wait('/Loss[0-9.]+ test set, epoch [0-9]+/.test([...document.querySelectorAll("#head .facts > *")].map((f) => f.textContent).join())', 90,
                           'the loss of the test set')
         self.assertNotIn('Accuracy', ' '.join(self.facts()))
         self.assertTrue(self.browser.run(hidden))
