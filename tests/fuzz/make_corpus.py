@@ -507,7 +507,13 @@ def onnx():
              + node("Mul", "a k", "d") + node("Pad", "c p q", "e") + node("Slice", "e o t o", "f") + node("Gather", "e o", "g", axis=1)
              + node("Concat", "b t", "to", axis=0) + node("Expand", "tok to", "ex") + node("Concat", "d f g ex", "i", axis=1) + node("Mul", "t o", "to2")
              + node("ReduceSum", "i o", "s", keepdims=1) + node("Sqrt", "q", "sq") + node("Div", "s sq", "y"))
+    # A layer, a matrix of two readers, and whole numbers.
+    linear = (tensor_of("s", (3,), (-1, 2, 2), 7) + tensor_of("w", (3, 2), range(6)) + tensor_of("b", (3,), (1, 2, 3)) + tensor_of("u", (3, 2), range(6))
+              + node("Reshape", "x s", "r") + node("Transpose", "w", "wt", perm=[1, 0]) + node("MatMul", "r wt", "m") + node("Add", "m b", "a")
+              + node("MatMul", "a u", "p") + node("Transpose", "u", "ut", perm=[1, 0]) + node("MatMul", "p ut", "q") + node("Cast", "q", "i", to=7)
+              + node("Div", "i i", "d") + node("ReduceMean", "d", "y", axes=[2], keepdims=0))
     cases = {
+        "linear": model(17, row_out + linear),
         "parts": model(17, row_out + parts),
         "two_inputs": model(20, row_out + value(11, "u", 1, 2, 2) + value(12, "v") + node("Relu", "u", "v") + node("Softmax", "x", "y", axis=1)),
         "whole": model(17, image + whole + layers + ends),
