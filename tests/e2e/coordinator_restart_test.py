@@ -50,7 +50,7 @@ class CoordinatorRestartTest(services.ServicesTest):
 
     def test_checkpoints_of_its_absence_are_committed(self):
         self.start(workers=2, shards=2)
-        job_id = self.submit({**JOB, 'training': {**JOB['training'], 'epochs': 400}, 'checkpoint': {'every': '5 steps', 'keep_latest': 10}})
+        job_id = self.submit({**JOB, 'training': {**JOB['training'], 'epochs': 4000}, 'checkpoint': {'every': '5 steps', 'keep_latest': 10}})
         self.wait_for_logged_step(job_id, 10)
         self.kill_coordinator()
         begin, before = time.monotonic(), self.steps(job_id)
