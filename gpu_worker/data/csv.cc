@@ -117,7 +117,7 @@ class CsvReader {
     is_header = is_header && !LabelIsNumber(line);
     if (columns_ < 2) {
       return InvalidSpec(
-          absl::StrCat(lines_.Place(), ": one column, want a label and features between commas"));
+          absl::StrCat(lines_.Place(), ": one column, want a label and features, separated by commas"));
     }
     if (is_header) {
       CsvFields again(line);

@@ -61,8 +61,8 @@ TEST(CsvTest, ATargetMayBeAnyNumber) {
               absl::StrCat("line 2: column 1 has the target '", wrong, "', which "), options);
   }
   ExpectCsv("0.5,2\n", "DataMissing",
-            "line 1: column 0 has the label '0.5', which is no whole number; 'training.loss' "
-            "mean_squared_error takes any number");
+            "line 1: column 0 has the label '0.5', which is no whole number; if labels are "
+            "numbers to predict, set 'training.loss' to mean_squared_error");
 }
 
 TEST(CsvTest, ASetHasTargets) {
@@ -170,11 +170,13 @@ TEST(CsvTest, WhatDoesNotFitTheJobIsNamed) {
   ExpectCsv("", "InvalidSpec", "f: holds no sample");
   ExpectCsv("\n\n", "InvalidSpec", "f: holds no sample");
   ExpectCsv("a,b\n", "InvalidSpec", "f: holds no sample");
-  ExpectCsv("1;2\n1;3\n", "InvalidSpec", "line 1: one column, want a label and features");
-  ExpectCsv("1\n2\n", "InvalidSpec", "line 1: one column, want a label and features");
+  for (const char* const text : {"1;2\n1;3\n", "1\n2\n"}) {
+    ExpectCsv(text, "InvalidSpec",
+              "line 1: one column, want a label and features, separated by commas");
+  }
   ExpectCsv("1,2\n10,2\n", "InvalidSpec",
-            "line 2: column 0 has the label 10, want 0 to 9 (num_classes is 10); 'training.loss' "
-            "mean_squared_error takes any number");
+            "line 2: column 0 has the label 10, want 0 to 9 (num_classes is 10); if labels are "
+            "numbers to predict, set 'training.loss' to mean_squared_error");
   ExpectCsv("1,2\n-1,2\n", "InvalidSpec", "line 2: column 0 has the label -1, want 0 to 9");
   ExpectCsv("1,2\n1e15,2\n", "InvalidSpec", "the label 1000000000000000, want");
 }

@@ -62,8 +62,8 @@ TEST(LibsvmTest, ATargetMayBeAnyNumber) {
               HasSubstr("line 1: byte 1: label 'inf' "));
   options.target_size = 0;
   EXPECT_THAT(std::string(ProbeDataset(options).status().message()),
-              HasSubstr("label '0.25' is no whole number; 'training.loss' mean_squared_error takes "
-                        "any number"));
+              HasSubstr("label '0.25' is no whole number; if labels are numbers to predict, set "
+                        "'training.loss' to mean_squared_error"));
 }
 
 TEST(LibsvmTest, WhatIsLeftOutIsZero) {
@@ -115,7 +115,8 @@ TEST(LibsvmTest, LabelsOfBothFilesDecideWhatTheyMean) {
   EXPECT_EQ(labels("1 1:1\n3 1:1\n", "2 1:1\n", 3), "02");
   EXPECT_EQ(labels("1.0 1:1\n2e0 1:1\n", "2 1:1\n", 2), "01");
 
-  const std::string any_number = "; 'training.loss' mean_squared_error takes any number";
+  const std::string any_number =
+      "; if labels are numbers to predict, set 'training.loss' to mean_squared_error";
   EXPECT_EQ(
       labels("1 1:1\n-1 1:1\n", "1 1:1\n2 1:1\n", 3),
       "test.libsvm: line 2: label 2, want -1 or +1, because a label is negative" + any_number);

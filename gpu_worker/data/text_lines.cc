@@ -95,7 +95,7 @@ const char* ParseWhole(absl::string_view text, int64_t& value) {
 std::string NumbersHint(bool numbers, absl::string_view text) {
   return numbers || !LooksLikeNumber(text)
              ? ""
-             : "; 'training.loss' mean_squared_error takes any number";
+             : "; if labels are numbers to predict, set 'training.loss' to mean_squared_error";
 }
 
 std::string Excerpt(absl::string_view text) {

@@ -1,5 +1,6 @@
 """Services started one by one, as an operator starts them, on Unix sockets in a folder of the test."""
 
+import contextlib
 import json
 import os
 import re
@@ -121,6 +122,18 @@ class ServicesTest(support.TestCase):
             return job if job['progress']['step'] >= step else None
 
         return self.wait_until(there, seconds, f'step {step}')
+
+    @contextlib.contextmanager
+    def paused(self):
+        """Stops all tasks meanwhile, so that the job does not end before the test has looked."""
+        tasks = self.tasks()
+        for task in tasks:
+            os.kill(task, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for task in tasks:
+                os.kill(task, signal.SIGCONT)
 
     def finish_after_a_kill(self, job_id, step, kill):
         """Calls kill() when the job has done `step` steps, and waits for the end of the job. Returns the job."""

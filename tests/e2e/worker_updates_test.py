@@ -112,7 +112,8 @@ class FaultsTest(services.ServicesTest):
             lost = mine[0] if mine else 's0'
             self.assertEqual(self.stop(lost, signal.SIGKILL), -signal.SIGKILL)  # the spare one takes its place
             self.wait_for_step(job_id, 200)
-            self.ok('suspend', job_id)
+            with self.paused():  # else it may end before the order is taken
+                self.ok('suspend', job_id)
             self.wait_until(lambda job_id=job_id: self.describe(job_id)['state'] == 'SUSPENDED', 60, 'SUSPENDED')
             self.ok('resume', job_id)
             self.start_node(lost, 'capstan_param_store')

@@ -213,6 +213,10 @@ bool AddToBias(NodeConversion& node, const Constant& constant, int at, const Sha
   if (!IsByChannel(dims, value)) return false;
   if (linear && !node.IsOwnConstant(at)) return false;
   const bool has_bias = product->weights.size() > kBiasOfProduct;
+  // A new bias is trained, with a number of its own for each column.
+  if (linear && !has_bias && (!constant.trained || constant.elements != value.channels)) {
+    return false;
+  }
   // One number of the network is not trained, which a new bias would be.
   if (!has_bias && !constant.trained && constant.elements == 1) return false;
   std::vector<float> numbers = ByChannel(node, constant, dims, value);

@@ -80,12 +80,13 @@ void ConvertPool(NodeConversion& node) {
 }
 
 // ONNX cuts off what follows the point of a mean of whole numbers. The sum is divided, because a
-// device may multiply by 1 / count for a mean, and such a product may be below a whole number.
+// device may multiply by 1 / count for a mean, and such a product may be below a whole number. Sums
+// up to 2^24 are exact.
 ValueId AppendWholeMean(NodeConversion& node, ValueId x, const std::vector<int64_t>& axes,
                         bool keeps) {
-  int64_t count = 1;
-  for (const int64_t axis : axes) count *= node.ShapeOf(x)[static_cast<size_t>(axis) - 1];
   const ValueId sum = node.AppendAs(ReduceSum{axes, keeps}, {x}, {}, "", "", "");
+  if (!node.ok()) return x;  // the axes are checked there
+  const int64_t count = Elements(node.ShapeOf(x)) / Elements(node.ShapeOf(sum));
   const ValueId divisor =
       node.AppendAs(ConstantOfShape{{1}, static_cast<double>(count)}, {}, {}, "", "", "");
   const ValueId mean = node.AppendAs(Div(), {sum, divisor}, {}, "", "", "");

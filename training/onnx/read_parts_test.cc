@@ -159,6 +159,8 @@ TEST(ReadPartsTest, AMatrixOfSeveralReadersStaysOne) {
     const OnnxModel model = ImportedParts(builder);
     EXPECT_EQ(WeightsOf(model), "w.weight [2, 2]");
     EXPECT_EQ(model.nodes.back().op.name, "MatMul");
+    EXPECT_EQ(Compute(model, {1, 0, 0, 10}), behind ? (std::vector<float>{7, 15, 100, 220})
+                                                    : (std::vector<float>{10, 14, 140, 200}));
   }
   // The table of an embedding may be the matrix of the last layer.
   OnnxBuilder tied({2});
@@ -181,8 +183,47 @@ TEST(ReadPartsTest, AMatrixOfSeveralReadersStaysOne) {
   builder.Node("Add", {"p1", "b"}, "s1");
   builder.Node("MatMul", {"s1", "w2"}, "p2", "two");
   builder.Node("Add", {"p2", "b"}, "y");
-  EXPECT_EQ(WeightsOf(ImportedParts(builder)),
-            "one.weight [2, 2], b.weight [2], two.weight [2, 2]");
+  const OnnxModel biases = ImportedParts(builder);
+  EXPECT_EQ(WeightsOf(biases), "one.weight [2, 2], b.weight [2], two.weight [2, 2]");
+  EXPECT_THAT(Compute(biases, {1, 0, 0, 10}), ElementsAre(35, 50, 178, 260));
+}
+
+// A bias is trained, with a number for each column. These are not, or have one number for all.
+TEST(ReadPartsTest, WhatIsNotTrainedByColumnIsNoBiasOfRows) {
+  for (const bool trained : {false, true}) {
+    OnnxBuilder builder({4});
+    builder.Integers("rows", {-1, 2, 2});
+    builder.Node("Reshape", {"x", "rows"}, "r", "rows");
+    builder.Floats("w", {2, 2}, {1, 2, 3, 4});
+    builder.Node("MatMul", {"r", "w"}, "p", "fc");
+    if (trained) {
+      builder.Floats("half", {1}, {0.5f});
+    } else {
+      v1::TensorProto& value =
+          *builder.Node("Constant", {}, "half", "half").add_attribute()->mutable_t();
+      builder.graph().mutable_node()->rbegin()->mutable_attribute(0)->set_name("value");
+      builder.graph().mutable_node()->rbegin()->mutable_attribute(0)->set_type(
+          v1::ATTRIBUTE_TYPE_TENSOR);
+      value.set_data_type(v1::DATA_TYPE_FLOAT);
+      value.add_dims(2);
+      value.add_float_data(0.5f);
+      value.add_float_data(0.5f);
+    }
+    builder.Node("Add", {"p", "half"}, "y");
+    const OnnxModel model = ImportedParts(builder);
+    EXPECT_EQ(WeightsOf(model), trained ? "fc.weight [2, 2], half.weight [1]" : "fc.weight [2, 2]");
+    EXPECT_THAT(Compute(model, {1, 0, 0, 10}), ElementsAre(1.5f, 2.5f, 30.5f, 40.5f));
+  }
+}
+
+// The product of these sizes does not fit into 64 bits.
+TEST(ReadPartsTest, AMeanOfWholeNumbersOverAnAxisTwiceIsRefused) {
+  OnnxBuilder builder({1 << 21});
+  builder.graph().mutable_input(0)->mutable_type()->mutable_tensor_type()->set_elem_type(
+      v1::DATA_TYPE_INT64);
+  v1::NodeProto& mean = builder.Node("ReduceMean", {"x"}, "y", "mean");
+  OnnxBuilder::SetInts(mean, "axes", {1, 1, 1, 1});
+  EXPECT_THAT(builder.Error(), ::testing::HasSubstr("axis"));
 }
 
 TEST(ReadPartsTest, AMatrixTimesRowsIsAProduct) {

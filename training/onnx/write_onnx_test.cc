@@ -183,8 +183,8 @@ TEST(WriteOnnxTest, RandomGraphsComputeTheSame) {
     options.most_elements = 2000;
     const Graph graph = RandomGraph(seed, options);
     const OnnxModel want = Drawn(graph);
+    if (absl::IsUnimplemented(Written(graph, want).status())) continue;
     const absl::StatusOr<OnnxModel> found = ReadBack(graph, want);
-    if (absl::IsUnimplemented(found.status())) continue;  // cannot be written
     ASSERT_TRUE(found.ok()) << seed << ": " << found.status();
     ++written;
     // A Parameter may become a bias, and stands where it is read first.
