@@ -16,6 +16,7 @@ enum class AdamDecay {
 };
 
 // The numbers of the job and of the step, each rounded once.
+// The order crosses the plug-in ABI; a change needs a new CAPSTAN_PLUGIN_ABI.
 struct AdamConstants {
   float beta1 = 0;
   float rest1 = 0;  // 1 - beta1

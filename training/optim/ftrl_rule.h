@@ -10,6 +10,7 @@
 namespace capstan::training {
 
 // The numbers of the job and of the step, each rounded once.
+// The order crosses the plug-in ABI; a change needs a new CAPSTAN_PLUGIN_ABI.
 struct FtrlConstants {
   float l1 = 0;
   float beta = 0;

@@ -10,6 +10,7 @@
 namespace capstan::training {
 
 // The numbers of the job, each rounded once.
+// The order crosses the plug-in ABI; a change needs a new CAPSTAN_PLUGIN_ABI.
 struct RmspropConstants {
   float alpha = 0;
   float rest = 0;  // 1 - alpha

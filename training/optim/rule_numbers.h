@@ -36,6 +36,7 @@ enum class RuleForm : int {
 inline constexpr int kRuleForms = 13;
 
 inline constexpr int kMostRuleNumbers = 9;
+inline constexpr int kMostRuleStates = 3;  // StatesOf a form, at most
 
 struct RuleNumbers {
   RuleForm form = RuleForm::kKeep;

@@ -10,7 +10,7 @@
 namespace capstan::training {
 
 // Returns the new running value. `average` is the average of the step over its samples. `momentum`
-// is the tensor's, rounded once.
+// is the tensor's, rounded once, and the only number of the rule that crosses the plug-in ABI.
 constexpr float StatisticUpdate(float running, float average, float momentum) {
   return running + momentum * (average - running);
 }

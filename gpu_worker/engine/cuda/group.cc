@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <iterator>
 #include <thread>
@@ -19,15 +20,72 @@
 
 namespace capstan::engine::cuda {
 
-static_assert(static_cast<int>(training::RuleForm::kNesterov) == CAPSTAN_RULE_NESTEROV &&
-                  static_cast<int>(training::RuleForm::kAdamW) == CAPSTAN_RULE_ADAMW &&
-                  static_cast<int>(training::RuleForm::kRmspropCenteredMomentum) ==
-                      CAPSTAN_RULE_RMSPROP_CENTERED_MOMENTUM &&
-                  static_cast<int>(training::RuleForm::kFtrl) == CAPSTAN_RULE_FTRL &&
-                  static_cast<int>(training::RuleForm::kStatistic) == CAPSTAN_RULE_STATISTIC &&
-                  training::kRuleForms == CAPSTAN_RULE_STATISTIC + 1 &&
-                  training::kMostRuleNumbers == CAPSTAN_RULE_NUMBERS,
-              "the forms cross as numbers");
+// Worker and plug-in may be compiled from different sources with one CAPSTAN_PLUGIN_ABI. If one of
+// the assertions of this block fails, the interface has changed and needs a new number.
+constexpr bool Crosses(training::RuleForm form, int number) {
+  return static_cast<int>(form) == number;
+}
+static_assert(Crosses(training::RuleForm::kKeep, CAPSTAN_RULE_KEEP) && CAPSTAN_RULE_KEEP == 0);
+static_assert(Crosses(training::RuleForm::kSgd, CAPSTAN_RULE_SGD) && CAPSTAN_RULE_SGD == 1);
+static_assert(Crosses(training::RuleForm::kMomentum, CAPSTAN_RULE_MOMENTUM) &&
+              CAPSTAN_RULE_MOMENTUM == 2);
+static_assert(Crosses(training::RuleForm::kNesterov, CAPSTAN_RULE_NESTEROV) &&
+              CAPSTAN_RULE_NESTEROV == 3);
+static_assert(Crosses(training::RuleForm::kAdam, CAPSTAN_RULE_ADAM) && CAPSTAN_RULE_ADAM == 4);
+static_assert(Crosses(training::RuleForm::kAdamW, CAPSTAN_RULE_ADAMW) && CAPSTAN_RULE_ADAMW == 5);
+static_assert(Crosses(training::RuleForm::kRmsprop, CAPSTAN_RULE_RMSPROP) &&
+              CAPSTAN_RULE_RMSPROP == 6);
+static_assert(Crosses(training::RuleForm::kRmspropCentered, CAPSTAN_RULE_RMSPROP_CENTERED) &&
+              CAPSTAN_RULE_RMSPROP_CENTERED == 7);
+static_assert(Crosses(training::RuleForm::kRmspropMomentum, CAPSTAN_RULE_RMSPROP_MOMENTUM) &&
+              CAPSTAN_RULE_RMSPROP_MOMENTUM == 8);
+static_assert(Crosses(training::RuleForm::kRmspropCenteredMomentum,
+                      CAPSTAN_RULE_RMSPROP_CENTERED_MOMENTUM) &&
+              CAPSTAN_RULE_RMSPROP_CENTERED_MOMENTUM == 9);
+static_assert(Crosses(training::RuleForm::kAdagrad, CAPSTAN_RULE_ADAGRAD) &&
+              CAPSTAN_RULE_ADAGRAD == 10);
+static_assert(Crosses(training::RuleForm::kFtrl, CAPSTAN_RULE_FTRL) && CAPSTAN_RULE_FTRL == 11);
+static_assert(Crosses(training::RuleForm::kStatistic, CAPSTAN_RULE_STATISTIC) &&
+              CAPSTAN_RULE_STATISTIC == 12);
+static_assert(training::kRuleForms == 13 && training::kMostRuleNumbers == CAPSTAN_RULE_NUMBERS);
+
+// Whether a field is the float of that place.
+#define CAPSTAN_IS_NUMBER(type, field, place) (offsetof(training::type, field) == (place)*4)
+static_assert(sizeof(training::SgdConstants) == 12 &&
+              CAPSTAN_IS_NUMBER(SgdConstants, momentum, 0) &&
+              CAPSTAN_IS_NUMBER(SgdConstants, weight_decay, 1) &&
+              CAPSTAN_IS_NUMBER(SgdConstants, learning_rate, 2));
+static_assert(sizeof(training::AdamConstants) == 36 && CAPSTAN_IS_NUMBER(AdamConstants, beta1, 0) &&
+              CAPSTAN_IS_NUMBER(AdamConstants, rest1, 1) &&
+              CAPSTAN_IS_NUMBER(AdamConstants, beta2, 2) &&
+              CAPSTAN_IS_NUMBER(AdamConstants, rest2, 3) &&
+              CAPSTAN_IS_NUMBER(AdamConstants, epsilon, 4) &&
+              CAPSTAN_IS_NUMBER(AdamConstants, weight_decay, 5) &&
+              CAPSTAN_IS_NUMBER(AdamConstants, keep, 6) &&
+              CAPSTAN_IS_NUMBER(AdamConstants, step_size, 7) &&
+              CAPSTAN_IS_NUMBER(AdamConstants, root_correction, 8));
+static_assert(sizeof(training::RmspropConstants) == 24 &&
+              CAPSTAN_IS_NUMBER(RmspropConstants, alpha, 0) &&
+              CAPSTAN_IS_NUMBER(RmspropConstants, rest, 1) &&
+              CAPSTAN_IS_NUMBER(RmspropConstants, epsilon, 2) &&
+              CAPSTAN_IS_NUMBER(RmspropConstants, momentum, 3) &&
+              CAPSTAN_IS_NUMBER(RmspropConstants, weight_decay, 4) &&
+              CAPSTAN_IS_NUMBER(RmspropConstants, learning_rate, 5));
+static_assert(sizeof(training::AdagradConstants) == 12 &&
+              CAPSTAN_IS_NUMBER(AdagradConstants, epsilon, 0) &&
+              CAPSTAN_IS_NUMBER(AdagradConstants, weight_decay, 1) &&
+              CAPSTAN_IS_NUMBER(AdagradConstants, learning_rate, 2));
+static_assert(sizeof(training::FtrlConstants) == 16 && CAPSTAN_IS_NUMBER(FtrlConstants, l1, 0) &&
+              CAPSTAN_IS_NUMBER(FtrlConstants, beta, 1) &&
+              CAPSTAN_IS_NUMBER(FtrlConstants, weight_decay, 2) &&
+              CAPSTAN_IS_NUMBER(FtrlConstants, learning_rate, 3));
+#undef CAPSTAN_IS_NUMBER
+static_assert(sizeof(capstan_update_part) == 64 && offsetof(capstan_update_part, size) == 0 &&
+              offsetof(capstan_update_part, scale) == 8 &&
+              offsetof(capstan_update_part, clip) == 12 &&
+              offsetof(capstan_update_part, form) == 16 &&
+              offsetof(capstan_update_part, decay) == 20 &&
+              offsetof(capstan_update_part, numbers) == 24);
 
 Group::Group(std::unique_ptr<GroupStreams> streams, const capstan_group_request& request)
     : streams_(std::move(streams)),
@@ -429,6 +487,11 @@ absl::Status CheckGroup(const capstan_group_request& request,
           absl::StrCat("group: plan ", i, " has ", members[i].total_floats, " floats, plan 0 has ",
                        members[0].total_floats));
     }
+  }
+  if (request.state_floats < 0 || request.state_floats > training::kMostRuleStates) {
+    return absl::InvalidArgumentError(absl::StrCat("group: ", request.state_floats,
+                                                   " floats of state per weight, want 0 to ",
+                                                   training::kMostRuleStates));
   }
   int64_t end = 0;
   bool rising = request.bucket_count > 0;

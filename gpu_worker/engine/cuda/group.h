@@ -8,8 +8,8 @@
 // calling thread enqueues everything and then waits for the buckets in their order.
 //
 // A sum may stay on the devices. Each device then updates its slices of the weights with its slices
-// of the optimizer's state, and gets the other slices from its neighbours. No data of the size of the model
-// are copied to or from the host.
+// of the optimizer's state, and gets the other slices from its neighbours. No data of the size of
+// the model are copied to or from the host.
 #ifndef CAPSTAN_GPU_WORKER_ENGINE_CUDA_GROUP_H_
 #define CAPSTAN_GPU_WORKER_ENGINE_CUDA_GROUP_H_
 

@@ -144,7 +144,7 @@ typedef struct capstan_group_request {
   int32_t bucket_count;
   double timeout_seconds; /* longest wait without any progress */
   int32_t slot_count;     /* of a usual step; a step with more allocates them then */
-  /* Floats of the optimizer's state per weight, 0 or more; memory is reserved for them. The state of
+  /* Floats of the optimizer's state per weight, 0 to 3; memory is reserved for them. The state of
    * weight i lies at [i * state_floats, (i + 1) * state_floats) of a state vector. */
   int32_t state_floats;
 } capstan_group_request;
@@ -247,7 +247,8 @@ typedef struct capstan_plugin_table {
   int32_t (*predict)(capstan_plan* plan, const capstan_batch* batch, float* logits,
                      capstan_error* error);
 
-  /* INVALID_ARGUMENT: a plan of another device than the request says, or plans that differ.
+  /* INVALID_ARGUMENT: a plan of another device than the request says, plans that differ, or more
+   * state than a form has.
    * UNAVAILABLE: the library that sums between GPUs is missing. RESOURCE_EXHAUSTED: not enough
    * memory for slots and state. Two threads must never use a plan of a group at the same time,
    * neither by itself nor through the group. */
