@@ -118,14 +118,15 @@ class CudaStreams : public GroupStreams {
       absl::Status status;
       // A single card copies from no other.
       if (cards_ > 1 && memory.slots > 0 && member.scratch == nullptr) {
-        status = Allocate(member, bytes, &member.scratch);
+        status = Allocate(member, bytes, kForSums, &member.scratch);
       }
       if (status.ok() && memory.states > 0 && member.state == nullptr) {
-        status = Allocate(member, bytes * static_cast<size_t>(memory.states), &member.state);
+        status =
+            Allocate(member, bytes * static_cast<size_t>(memory.states), kForState, &member.state);
       }
       while (status.ok() && static_cast<int>(member.slots.size()) < memory.slots) {
         float* slot = nullptr;
-        status = Allocate(member, bytes, &slot);
+        status = Allocate(member, bytes, kForSums, &slot);
         if (status.ok()) member.slots.push_back(slot);
       }
       if (!status.ok()) return status;
@@ -317,14 +318,18 @@ class CudaStreams : public GroupStreams {
   }
   static size_t Bytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
 
-  absl::Status Allocate(Member& member, size_t bytes, float** place) {
+  // What memory is for, and what makes it less.
+  static constexpr char kForSums[] = "to sum its lanes; take a smaller batch, or fewer lanes";
+  static constexpr char kForState[] =
+      "for the optimizer's state; take more GPUs, an optimizer with less state, or a smaller batch";
+  absl::Status Allocate(Member& member, size_t bytes, const char* purpose, float** place) {
     CAPSTAN_CUDA_RETURN(UseDevice(member.plan->device()));
     const cudaError_t error = cudaMalloc(reinterpret_cast<void**>(place), bytes);
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // it does not stick: the card is well
-      return absl::ResourceExhaustedError(
-          absl::StrCat("out of GPU memory: GPU ", member.plan->device(), " needs another ", bytes,
-                       " bytes to sum its lanes; take a smaller batch, or fewer lanes"));
+      return absl::ResourceExhaustedError(absl::StrCat("out of GPU memory: GPU ",
+                                                       member.plan->device(), " needs another ",
+                                                       bytes, " bytes ", purpose));
     }
     CAPSTAN_CUDA_RETURN(error);
     member.bytes += static_cast<int64_t>(bytes);
