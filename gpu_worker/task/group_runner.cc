@@ -132,6 +132,10 @@ absl::Status GroupRunner::LoadWeights(const GroupOrder& order) {
                                             " of lineage ", loaded_lineage_, ", not ", order.step,
                                             " of ", order.lineage));
   }
+  if (order.keep && options_.state_floats > 0 && order.state == nullptr) {
+    return absl::InternalError(absl::StrCat("version ", order.step, " of lineage ", order.lineage,
+                                            " without the optimizer's state"));
+  }
   absl::Status status = group_->LoadState(order.weights->data(),
                                           order.state == nullptr ? nullptr : order.state->data());
   loaded_lineage_ = status.ok() ? order.lineage : -1;

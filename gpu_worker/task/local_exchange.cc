@@ -274,11 +274,13 @@ void LocalExchange::ApplyOnDevices(const training::Decision& decision) {
   update.step = UpdateOf(decision);
   if (!decision.stop && !decision.evaluate && !decision.checkpoint) {
     weights_.reset();
+    state_.reset();
     local_.on_update(std::move(update));
     return Publish(/*stop=*/false, /*evaluate=*/false, !decision.apply, absl::ZeroDuration());
   }
   update.weights = pool_.Lend();
-  if (state_ != nullptr) update.state = state_pool_->Lend();
+  // Only a checkpoint contains the state.
+  if (decision.checkpoint && states_ > 0) update.state = state_pool_->Lend();
   // The lead of this version, because orders may arrive before the weights do.
   std::string lead = training::spec::EncodeSnapshot(lead_->Snapshot());
   update.done = [this, alive = alive_, lineage = lineage_, decision, lead, weights = update.weights,

@@ -53,7 +53,7 @@ class LocalExchange final : public exchange::Exchange {
     training::VersionUpdate step;  // of a step that is applied
     // To be written, where not null, with what the devices have then; `done` on the strand after it.
     std::shared_ptr<FloatBuffer> weights;
-    std::shared_ptr<FloatBuffer> state;  // null also where the optimizer keeps none
+    std::shared_ptr<FloatBuffer> state;  // null also where the optimizer keeps none, or not saved
     std::function<void()> done;
   };
   struct LocalCallbacks {
@@ -90,7 +90,8 @@ class LocalExchange final : public exchange::Exchange {
   void SendEvaluation(int64_t version, int64_t block, const training::SealSums& sums) override;
   // In the place of Push, where the devices keep the sum.
   void PushKept(int64_t step, const training::LaneBlock& block, bool finite);
-  // Of the version last published with its weights; null: the optimizer keeps none.
+  // Of the version last published, if it is known here. Null: the optimizer keeps none, or the
+  // devices alone have it.
   std::shared_ptr<const FloatBuffer> optimizer_state() const { return state_; }
   std::string Waiting() const override;
   bool connected() const override { return false; }
@@ -133,7 +134,8 @@ class LocalExchange final : public exchange::Exchange {
   std::unique_ptr<training::Lead> lead_;
   // Of version lead_->step(); null where the devices alone have it.
   std::shared_ptr<const FloatBuffer> weights_;
-  std::shared_ptr<FloatBuffer> state_;       // the optimizer's; null: none
+  // The optimizer's; null: it keeps none, or the devices alone have it.
+  std::shared_ptr<FloatBuffer> state_;
   std::unique_ptr<LaneFold> fold_;           // of step lead_->step()
   std::shared_ptr<const FloatBuffer> root_;  // its sum over all lanes
   size_t reported_epochs_ = 0;

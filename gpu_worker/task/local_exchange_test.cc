@@ -341,6 +341,50 @@ TEST_F(LocalExchangeTest, AdamAndLambGoOnFromACheckpoint) {
   }
 }
 
+// Devices give back the weights that the host needs. The state, which may be twice as long, is read
+// for a checkpoint alone.
+TEST_F(LocalExchangeTest, DevicesGiveTheirStateToCheckpointsAlone) {
+  TestJob test;
+  test.optimizer = "adam";
+  Make(test);
+  Job job = *job_;
+  job.evaluation = *training::EvalPlan::Create(8, kTestLanes);
+  job_ = std::make_shared<const Job>(std::move(job));
+  TestStrand strand;
+  LocalExchange::Callbacks callbacks;
+  LocalExchange::LocalCallbacks local;
+  int64_t version = -1;
+  std::vector<std::string> read;
+  callbacks.on_weights = [&](const exchange::CompleteWeights& w) { version = w.version; };
+  callbacks.on_failed = [](const absl::Status& status) { ADD_FAILURE() << status; };
+  local.on_lead = [] {};
+  local.on_checkpoint = [this](const LocalExchange::Snapshot& s) { saved_.push_back(s); };
+  local.on_update = [&](LocalExchange::DeviceUpdate update) {
+    if (update.weights == nullptr) return;
+    read.push_back(absl::StrCat(update.version, update.state == nullptr ? "" : " with state"));
+    strand.Post(update.done);
+  };
+  LocalExchange exchange(job_, strand, callbacks, local, {});
+  ASSERT_TRUE(exchange.Open({.lineage = 1}).ok());
+  strand.Run();
+  ASSERT_NE(exchange.optimizer_state(), nullptr);
+  for (int64_t step = 0; step < kTestSteps; ++step) {
+    const training::LaneBlock root = job_->samples.StepTree(step).root();
+    exchange.SendSeal(step, root, {job_->samples.StepSampleCount(step), 1.0, 0});
+    exchange.PushKept(step, root, /*finite=*/true);
+    strand.Run();
+    ASSERT_EQ(version, step + 1);
+    // Stale floats are of no use.
+    EXPECT_EQ(exchange.optimizer_state() != nullptr, version == kSaved || version == kTestSteps);
+    for (int64_t block = 0; block < job_->evaluation.block_count() && version % 6 == 0; ++block) {
+      exchange.SendEvaluation(version, block, {job_->evaluation.Block(block).sample_count, 1.0, 0});
+    }
+  }
+  EXPECT_THAT(read, ::testing::ElementsAre("6", "7 with state", "12 with state"));
+  ASSERT_EQ(saved_.size(), 2u);
+  EXPECT_EQ(saved_[0].state->size(), 2 * saved_[0].weights->size());
+}
+
 TEST_F(LocalExchangeTest, AFileWithoutStatisticsIsSaidInTheLog) {
   training::SafetensorsTensor weight;
   weight.name = "conv.weight";
