@@ -88,7 +88,7 @@ absl::StatusOr<std::shared_ptr<const Job>> MakeJob(absl::string_view resolved_sp
   if (!optimizer.ok()) return optimizer.status();
   auto lane_optimizer = spec::MakeLaneOptimizer(*resolved);
   if (!lane_optimizer.ok()) return lane_optimizer.status();
-  const bool devices_update = spec::WhyTheHostUpdates(*resolved).empty();
+  const bool devices_update = spec::WhyTheHostUpdates(*resolved, **optimizer).empty();
   const double lane_clip_norm = spec::LaneClipNorm(*resolved);
   const training::GradientFormat format = spec::GradientFormatOf(*resolved);
   return std::make_shared<const Job>(

@@ -206,13 +206,18 @@ absl::StatusOr<std::shared_ptr<const Optimizer>> MakeLaneOptimizer(
 }
 
 std::string WhyTheHostUpdates(const job::v1::ResolvedSpec& spec) {
+  const absl::StatusOr<std::shared_ptr<const Optimizer>> optimizer = MakeOptimizer(spec);
+  // No device gets an optimizer that cannot be made.
+  return optimizer.ok() ? WhyTheHostUpdates(spec, **optimizer) : "";
+}
+
+std::string WhyTheHostUpdates(const job::v1::ResolvedSpec& spec, const Optimizer& optimizer) {
   const job::v1::Training& training = spec.spec().training();
-  const std::string& name = training.optimizer().name();
   if (LocalSteps(spec.spec()) > 1) return "lanes make steps of their own";
   // Devices know no norms: those of a tensor, and of the whole gradient, are added on the host.
   if (training.has_gradient_clip_norm()) return "for gradient_clip_norm";
-  if (name == "lars" || name == "lamb") return absl::StrCat("for ", name);
-  return "";
+  if (optimizer.Numbers({}).has_value()) return "";
+  return absl::StrCat("for ", training.optimizer().name());
 }
 
 }  // namespace capstan::training::spec

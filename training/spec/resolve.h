@@ -65,7 +65,10 @@ absl::StatusOr<std::shared_ptr<const Optimizer>> MakeOptimizer(const job::v1::Re
 absl::StatusOr<std::shared_ptr<const Optimizer>> MakeLaneOptimizer(
     const job::v1::ResolvedSpec& spec);
 // Why devices that keep the weights cannot update them, for people: "for lamb". Empty: they can.
+// Optimizer::Numbers decides, so a rule without a form for devices updates on the host.
 std::string WhyTheHostUpdates(const job::v1::ResolvedSpec& spec);
+// The same with the optimizer of the job, by MakeOptimizer.
+std::string WhyTheHostUpdates(const job::v1::ResolvedSpec& spec, const Optimizer& optimizer);
 absl::StatusOr<Schedule> MakeSchedule(const job::v1::ResolvedSpec& spec);
 InitOptions MakeInitOptions(const job::v1::ResolvedSpec& spec);
 // True for fp16, where the lead scales the loss (training/lead/loss_scale.h).

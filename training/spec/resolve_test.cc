@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "training/chunks/shard_memory.h"
+#include "training/optim/average.h"
 #include "training/optim/trust_rule.h"
 #include "training/spec/job_file.h"
 
@@ -774,6 +775,9 @@ TEST(ResolveTest, OptimizersAreMadeOfTheirKeys) {
     EXPECT_EQ(WhyTheHostUpdates(spec), numbers ? "" : absl::StrCat("for ", name));
     EXPECT_EQ(numbers, name[0] != 'l') << name;
   }
+  // A rule of any name that has no form for devices yet.
+  const Average unknown;
+  EXPECT_EQ(WhyTheHostUpdates(resolved({}), unknown), "for sgd");
 }
 
 // Two floats of state per weight need three buffers more than the momentum of the plan above (4
