@@ -155,7 +155,8 @@ absl::Status CudaPlan::AllocatePinned() {
     return offset;
   };
   const int64_t image_bytes = program_.tensors[0].elements * max_batch_ * 4;
-  const int64_t slot = std::min(kSlotBytes, image_bytes);
+  const int64_t target_bytes = program_.target_numbers() * max_batch_ * 4;
+  const int64_t slot = std::min(kSlotBytes, std::max(image_bytes, target_bytes));
   const int64_t slots[2] = {take(slot), take(slot)};
   const int64_t header = take(memory_.images - memory_.header + max_batch_ * 4);
   const int64_t ids = take(program_.draws ? max_batch_ * 8 : 0);
@@ -305,14 +306,11 @@ absl::Status CudaPlan::CopyIn(const capstan_batch& batch, double loss_scale) {
   std::copy(key.begin(), key.end(), header.dropout_key);
   std::memcpy(header_, &header, sizeof header);
   size_t header_bytes = sizeof header;
-  const void* const targets =
-      program_.loss().squared_error ? batch.targets : static_cast<const void*>(batch.labels);
-  if (targets != nullptr) {
-    static_assert(sizeof(int32_t) == sizeof(float));
-    const auto target_bytes =
-        static_cast<size_t>(batch.count * program_.target_numbers()) * sizeof(float);
-    std::memcpy(header_ + sizeof header, targets, target_bytes);
-    header_bytes += target_bytes;
+  const bool numbers = program_.loss().squared_error;
+  if (!numbers && batch.labels != nullptr) {
+    const auto label_bytes = static_cast<size_t>(batch.count) * sizeof(int32_t);
+    std::memcpy(header_ + sizeof header, batch.labels, label_bytes);
+    header_bytes += label_bytes;
   }
   const bool kept = batch.image_type == CAPSTAN_IMAGE_KEPT;
   if (kept) {
@@ -330,16 +328,27 @@ absl::Status CudaPlan::CopyIn(const capstan_batch& batch, double loss_scale) {
     CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(walk_->at(memory_.ids), host_ids_, id_bytes,
                                         cudaMemcpyHostToDevice, context_.stream));
   }
+  if (numbers && batch.targets != nullptr) {
+    const absl::Status status = CopyThroughSlots(
+        batch.targets,
+        batch.count * program_.target_numbers() * static_cast<int64_t>(sizeof(float)),
+        walk_->at(memory_.targets));
+    if (!status.ok()) return status;
+  }
   if (kept) return absl::OkStatus();
-  const int64_t bytes = batch.count * SampleBytes(batch.image_type, program_.tensors[0].elements);
-  const auto* const images = static_cast<const char*>(batch.images);
   char* const place = GoesStraight(batch.image_type) ? static_cast<char*>(walk_->value(0))
                                                      : walk_->at(memory_.images);
+  return CopyThroughSlots(batch.images,
+                          batch.count * SampleBytes(batch.image_type, program_.tensors[0].elements),
+                          place);
+}
+
+absl::Status CudaPlan::CopyThroughSlots(const void* from, int64_t bytes, char* place) {
   int slot = 0;
   for (int64_t begin = 0; begin < bytes; begin += kSlotBytes, slot = 1 - slot) {
     const auto piece = static_cast<size_t>(std::min(kSlotBytes, bytes - begin));
     CAPSTAN_CUDA_RETURN(cudaEventSynchronize(slot_free_[slot]));
-    std::memcpy(slots_[slot], images + begin, piece);
+    std::memcpy(slots_[slot], static_cast<const char*>(from) + begin, piece);
     CAPSTAN_CUDA_RETURN(cudaMemcpyAsync(place + begin, slots_[slot], piece, cudaMemcpyHostToDevice,
                                         context_.stream));
     CAPSTAN_CUDA_RETURN(cudaEventRecord(slot_free_[slot], context_.stream));

@@ -94,6 +94,8 @@ class CudaPlan {
   std::vector<cudaEvent_t*> Events();  // all except piece_ready_
   absl::StatusOr<CountKernels*> KernelsOf(int64_t count);
   absl::Status CopyIn(const capstan_batch& batch, double loss_scale);
+  // Copies a part of a batch through the slots.
+  absl::Status CopyThroughSlots(const void* from, int64_t bytes, char* place);
   // Runs `launches` the first time, then as a captured graph.
   template <typename Launches>
   absl::Status Replay(Captured& captured, Launches launches);

@@ -172,8 +172,11 @@ MemoryPlan PlanMemory(const CardProgram& program, const MemoryOptions& options) 
     return offset;
   };
   const int64_t n = options.max_batch, flat = options.flat_bytes;
-  plan.header = take(static_cast<int64_t>(sizeof(BatchHeader)) + n * program.target_numbers() * 4);
+  plan.header = take(static_cast<int64_t>(sizeof(BatchHeader)) + n * 4);
   plan.images = take(program.tensors[0].elements * n * static_cast<int64_t>(sizeof(float)));
+  plan.targets = program.loss().squared_error
+                     ? take(n * program.target_numbers() * static_cast<int64_t>(sizeof(float)))
+                     : plan.header + static_cast<int64_t>(sizeof(BatchHeader));
   plan.ids = take(program.draws ? n * 8 : 0);
   plan.row_loss = take(n * program.loss().rows * 8);
   plan.row_correct = take(n * program.loss().rows * 4);

@@ -67,7 +67,7 @@ void Walk::Loss(Operations& ops, int64_t n, bool gradient) const {
       ops.Clear(n * program_.tensors[input.tensor].elements, gradient_of(input.tensor));
     }
   }
-  ops.Loss(loss, n, program_.classes, header, header + 1, tokens, logits(),
+  ops.Loss(loss, n, program_.classes, header, at(memory_.targets), tokens, logits(),
            trains ? gradient_of(loss.x) : nullptr, row_loss, row_correct);
   ops.SumRows(n * loss.rows, row_loss, row_correct, sums_);
 }

@@ -121,8 +121,8 @@ struct CardProgram {
   std::shared_ptr<const training::Graph> graph;
 
   const Stage& loss() const { return stages.back(); }
-  // Of 4 bytes each: a label, or the numbers of a squared error.
-  int64_t target_numbers() const { return loss().squared_error ? classes : 1; }
+  // Numbers of a sample's target; 0: it is a label.
+  int64_t target_numbers() const { return loss().squared_error ? classes : 0; }
   // Whether backward has anything to do.
   bool trains() const { return tensors[loss().x].gradient; }
   // Whether a kernel reads weights from elsewhere than the flat vector.
@@ -163,8 +163,9 @@ struct MemoryOptions {
 struct MemoryPlan {
   std::vector<int64_t> values, gradients;   // by tensor; gradients: -1 if there is none
   std::vector<std::vector<int64_t>> saved;  // by stage
-  int64_t header = 0;                       // BatchHeader, then labels or numbers as targets
+  int64_t header = 0;                       // BatchHeader, then labels
   int64_t images = 0;                       // after them, a batch as given: float, bytes or places
+  int64_t targets = 0;                      // the labels, or the numbers of a squared error
   int64_t ids = 0;                          // per sample, int64; only if the program draws
   int64_t row_loss = 0, row_correct = 0;    // per row of logits: double, int32
   int64_t parts = 0;                        // [kSumParts, widest_bias]
@@ -183,7 +184,7 @@ struct BatchHeader {
   uint32_t dropout_key[2] = {0, 0};  // training::MakePhiloxKey of the seed
   uint32_t epoch = 0, unused = 0;
 };
-static_assert(sizeof(BatchHeader) == 32, "the targets behind it are aligned");
+static_assert(sizeof(BatchHeader) == 32, "the labels behind it are aligned");
 
 // The inputs of a stage's parameter gradients are kept until backward is two such stages further.
 // So these gradients may lag that far behind the rest of backward.

@@ -17,6 +17,7 @@
 #include "training/ops/flatten/flatten.h"
 #include "training/ops/gather/gather.h"
 #include "training/ops/gemm/gemm.h"
+#include "training/ops/mean_squared_error/mean_squared_error.h"
 #include "training/ops/parameter/parameter.h"
 #include "training/ops/softmax_cross_entropy/softmax_cross_entropy.h"
 
@@ -180,6 +181,24 @@ TEST(MemoryTest, ThePlanHoldsWhatItPromises) {
   int64_t all = 0;
   for (const Tensor& tensor : program.tensors) all += tensor.elements * 128 * 4 * 2;
   EXPECT_LT(plan.header, all);
+  EXPECT_EQ(plan.targets, plan.header + 32);  // labels
+}
+
+// A header goes to the card as a whole with each batch, so it has no targets of many numbers.
+TEST(MemoryTest, TargetsThatAreNumbersAreNotInTheHeader) {
+  training::Gemm gemm;
+  gemm.out_features = 10;
+  absl::StatusOr<training::Graph> graph = training::Graph::Build(
+      "linear", {784}, {{"fc", gemm, {0}}, {"loss", training::MeanSquaredErrorLoss(), {1}}});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const Request request(*std::move(graph));
+  const CardProgram program = *MakeCardProgram(request.request);
+  MemoryOptions options;
+  options.max_batch = 128;
+  const MemoryPlan plan = PlanMemory(program, options);
+  EXPECT_EQ(plan.images, plan.header + 768);
+  EXPECT_GE(plan.targets, plan.images + 128 * 784 * 4);
+  EXPECT_GE(plan.ids, plan.targets + 128 * 10 * 4);
 }
 
 TEST(MemoryTest, TheSuggestedBatchIsTheLargestThatFits) {
