@@ -156,18 +156,38 @@ __global__ void LossKernel(int32_t n, int32_t classes, float smoothing, const do
   });
 }
 
+// A thread adds up a row.
+template <typename T>
+__global__ void NarrowSquaredErrorKernel(int32_t n, int32_t columns, const double* scale,
+                                         const float* targets, const T* x, T* dx, double* row_loss,
+                                         int32_t* row_correct) {
+  const double factor = *scale * 2 / columns;
+  ForElements(n, [&](int64_t row) {
+    double sum = 0;
+    for (int64_t k = row * columns; k < (row + 1) * columns; ++k) {
+      const double error = ErrorAt(x, targets, k);
+      sum += error * error;
+      if (dx != nullptr) dx[k] = T(float(error * factor));
+    }
+    row_loss[row] = sum / columns;
+    row_correct[row] = 0;
+  });
+}
+
+// A block adds up a row.
 template <typename T>
 __global__ void SquaredErrorKernel(int32_t n, int32_t columns, const double* scale,
                                    const float* targets, const T* x, T* dx, double* row_loss,
                                    int32_t* row_correct) {
   __shared__ double sums[kThreads];
+  const double factor = *scale * 2 / columns;
   for (int64_t row = BlockIndex(); row < n; row += BlockCount()) {
     EachThread([&](int thread) {
       double sum = 0;
       for (int64_t k = row * columns + thread; k < (row + 1) * columns; k += kThreads) {
         const double error = ErrorAt(x, targets, k);
         sum += error * error;
-        if (dx != nullptr) dx[k] = T(float(error * (*scale * 2 / columns)));
+        if (dx != nullptr) dx[k] = T(float(error * factor));
       }
       sums[thread] = sum;
     });
@@ -446,11 +466,13 @@ cudaError_t LaunchLoss(cudaStream_t stream, Element e, int32_t n, int32_t classe
 cudaError_t LaunchSquaredError(cudaStream_t stream, Element e, int32_t n, int32_t columns,
                                const double* scale, const float* targets, const void* x, void* dx,
                                double* row_loss, int32_t* row_correct) {
-  const unsigned blocks = Blocks(int64_t{n} * kThreads);
+  // A block of fewer columns would have most of its threads idle.
+  const bool narrow = columns <= kThreads / 8;
+  const unsigned blocks = Blocks(narrow ? n : int64_t{n} * kThreads);
   return ForElement(e, [=](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    Launch(SquaredErrorKernel<T>, blocks, stream, n, columns, scale, targets,
-           static_cast<const T*>(x), static_cast<T*>(dx), row_loss, row_correct);
+    Launch(narrow ? NarrowSquaredErrorKernel<T> : SquaredErrorKernel<T>, blocks, stream, n, columns,
+           scale, targets, static_cast<const T*>(x), static_cast<T*>(dx), row_loss, row_correct);
   });
 }
 
