@@ -9,12 +9,16 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "gpu_worker/engine/cuda/update_segment.h"
 #include "tests/contract/device_cases.h"
 #include "tests/contract/device_contract.h"
 #include "tests/contract/device_group.h"
 #include "tests/contract/plugin_card.h"
 #include "training/graph/models.h"
-#include "training/graph/models_resnet.h"
+#include "training/graph/tensors.h"
+#include "training/ops/mean_squared_error/mean_squared_error.h"
+#include "training/optim/apply.h"
+#include "training/optim/sgd.h"
 
 namespace capstan::testing {
 namespace {
@@ -42,17 +46,9 @@ TEST(CudaOnCpuGroupTest, AGroupGivesTheHostsSums) {
   ExpectGroupSums(Cards({0, 0}, ""), "lenet", 5);
 }
 
-absl::StatusOr<training::Graph> SmallResnet() {
-  return training::Graph::Build("resnet", {3, 9, 9},
-                                training::ResnetNodes({.blocks = {1, 1}, .num_classes = 5}));
-}
-
-// Statistics, and gradients of parameters on both streams of a plan.
 TEST(CudaOnCpuGroupTest, AGroupSumsAResnet) {
-  const absl::StatusOr<training::Graph> graph = SmallResnet();
-  ASSERT_TRUE(graph.ok()) << graph.status();
-  ExpectGroupSums(Cards({0, 1, 2}, "devices=3"), *graph, 3);
-  ExpectGroupSums(Cards({0, 0}, ""), *graph, 3);
+  ExpectGroupSums(Cards({0, 1, 2}, "devices=3"), SmallResnet(), 3);
+  ExpectGroupSums(Cards({0, 0}, ""), SmallResnet(), 3);
 }
 
 TEST(CudaOnCpuGroupTest, AGroupUpdatesAsTheHost) {
@@ -60,11 +56,15 @@ TEST(CudaOnCpuGroupTest, AGroupUpdatesAsTheHost) {
   ExpectGroupUpdates(Cards({0, 0}, ""), "lenet", 3);
 }
 
-// Statistics and tensors that are not decayed: more runs than a launch takes.
-TEST(CudaOnCpuGroupTest, AGroupUpdatesAResnetAsTheHost) {
-  const absl::StatusOr<training::Graph> graph = SmallResnet();
-  ASSERT_TRUE(graph.ok()) << graph.status();
-  ExpectGroupUpdates(Cards({0, 1}, "devices=2"), *graph, 2);
+// Statistics and tensors that are not decayed. A single card has a run for each part.
+TEST(CudaOnCpuGroupTest, AGroupUpdatesMoreRunsThanAKernelTakes) {
+  const training::Graph graph = ManyTensors();
+  const auto layout = *training::FlatLayout::Create(training::TensorSpecs(graph));
+  const auto decays = *training::Sgd::Create({0.9, false, 0.01}, {.decay_weights_only = true});
+  const auto parts = training::UpdateParts(layout, decays, {.learning_rate = 0.1});
+  ASSERT_EQ(parts.back().rule.form, training::RuleForm::kStatistic);
+  ASSERT_GT(parts.size(), engine::cuda::kMostUpdateSegments + 1u);
+  ExpectGroupUpdates(Cards({0, 1}, "devices=2"), graph, 2);
 }
 
 // By the UUID two workers of a host know that they have the same card.
@@ -72,6 +72,33 @@ TEST(CudaOnCpuTest, ACardSaysItsUuidAsTheDriverPrintsIt) {
   const auto cards = Cards({0, 1}, "devices=2");
   EXPECT_EQ(cards[0]->uuid(), "GPU-00000000-0000-0000-0000-000000000001");
   EXPECT_EQ(cards[1]->uuid(), "GPU-00000000-0000-0000-0000-000000000002");
+}
+
+// Targets of 1.6 MB per batch go through both slots, beside images that take one.
+TEST(CudaOnCpuTest, TargetsThatAreNumbersGoThroughTheSlots) {
+  training::Gemm gemm;
+  gemm.out_features = 100'000;
+  const absl::StatusOr<training::Graph> graph = training::Graph::Build(
+      "wide", {2}, {{"fc", gemm, {0}}, {"loss", training::MeanSquaredErrorLoss(), {1}}});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const Problem problem(*graph, /*count=*/4, /*seed=*/2);
+  const std::unique_ptr<engine::Device> device = OpenCard();
+  engine::PlanOptions options;
+  options.max_batch = 4;
+  const auto plan = device->Compile(problem.graph, problem.layout, options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_TRUE((*plan)->LoadWeights(problem.weights.data()).ok());
+  std::vector<float> outputs(400'000), gradient(problem.layout.total_floats());
+  ASSERT_TRUE((*plan)->Predict(problem.batch(), outputs.data()).ok());
+  double want = 0;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    want += std::pow(double{outputs[i]} - double{problem.targets[i]}, 2) / 100'000;
+  }
+  for (int call = 0; call < 3; ++call) {  // the last one is a captured graph
+    const auto lane = (*plan)->ComputeLane(problem.batch(), 0.25, gradient.data());
+    ASSERT_TRUE(lane.ok()) << lane.status();
+    EXPECT_NEAR(lane->loss_sum, want, 1e-9 * want);
+  }
 }
 
 // Wherever a library fails, in the first call or in the captured one, the error has its message,

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "services/check/check.h"
+#include "training/graph/models_resnet.h"
 #include "training/graph/tensors.h"
+#include "training/ops/batch_normalization/batch_normalization.h"
 
 namespace capstan::testing {
 
@@ -33,6 +35,22 @@ Graph Chain(Shape input, std::vector<Operator> ops) {
   absl::StatusOr<Graph> graph = Graph::Build("chain", std::move(input), std::move(nodes));
   CAPSTAN_CHECK(graph.ok());
   return *std::move(graph);
+}
+
+Graph SmallResnet() {
+  absl::StatusOr<Graph> graph = Graph::Build(
+      "resnet", {3, 9, 9}, training::ResnetNodes({.blocks = {1, 1}, .num_classes = 5}));
+  CAPSTAN_CHECK(graph.ok());
+  return *std::move(graph);
+}
+
+Graph ManyTensors() {
+  std::vector<Operator> ops;
+  for (int i = 0; i < 20; ++i) {
+    ops.push_back(MakeConv(6, 1, 1));
+    ops.push_back(training::BatchNormalization());
+  }
+  return Chain({3, 4, 4}, std::move(ops));
 }
 
 Conv MakeConv(int64_t out_channels, int64_t kernel_h, int64_t kernel_w) {

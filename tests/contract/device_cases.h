@@ -22,6 +22,12 @@ namespace capstan::testing {
 // image, and the loss. The graph must be valid.
 training::Graph Chain(training::Shape input, std::vector<training::Operator> ops);
 
+// Residual blocks with running statistics, and gradients of parameters on both streams of a plan.
+training::Graph SmallResnet();
+// A chain of so many normalized convolutions that one kernel cannot update all tensors if only
+// weights are decayed.
+training::Graph ManyTensors();
+
 training::Conv MakeConv(int64_t out_channels, int64_t kernel_h, int64_t kernel_w);
 template <typename Pool>
 Pool MakePool(int64_t kernel, int64_t stride, int64_t pad = 0) {

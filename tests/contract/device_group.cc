@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <type_traits>
 #include <utility>
 
@@ -251,9 +252,10 @@ struct GroupSteps {
       training::ApplyVersion(layout, {0, layout.total_floats()}, rule, update,
                              {expected.data(), expected.data(), sum.data(), state.data()});
     }
-    std::vector<float> got(expected.size());
-    ASSERT_TRUE(group.ReadState(got.data(), nullptr).ok());
+    std::vector<float> got(expected.size()), got_state(state.size());
+    ASSERT_TRUE(group.ReadState(got.data(), got_state.data()).ok());
     EXPECT_TRUE(got == expected);
+    EXPECT_TRUE(got_state == state);
   }
 
   // A step that is not finite is reported, and the next one is not affected. What cannot be done is
@@ -309,7 +311,7 @@ void ExpectGroupUpdates(const std::vector<std::unique_ptr<engine::Device>>& devi
   }
   engine::PlanOptions options;
   options.max_batch = samples;
-  for (const size_t count : {size_t{1}, devices.size()}) {
+  for (const size_t count : std::set<size_t>{1, devices.size()}) {
     std::vector<GroupLane> order;
     for (int32_t lane = 0; lane < tree.lane_count(); ++lane) {
       order.push_back({static_cast<int>(lane % count), lane, lanes[lane]->batch()});
@@ -318,6 +320,9 @@ void ExpectGroupUpdates(const std::vector<std::unique_ptr<engine::Device>>& devi
     Joined joined, reference;
     int at = 0;
     for (const auto& rule : DeviceRules()) {
+      // One of several devices has nothing to copy. What is left depends on the parts, so it gets the
+      // rules with the most parts.
+      if (count < devices.size() && !rule->update().decay_weights_only) continue;
       SCOPED_TRACE(::testing::Message()
                    << graph.name() << " on " << count << " devices, rule " << at++);
       Join(devices, count, *lanes[0], options, &joined, rule->state_floats_per_weight());
@@ -325,15 +330,24 @@ void ExpectGroupUpdates(const std::vector<std::unique_ptr<engine::Device>>& devi
       steps.ExpectHostsBits(*joined.group, *rule);
       if (::testing::Test::HasFatalFailure()) return;
     }
-    const training::Sgd nesterov = *training::Sgd::Create({0.9, true, 0.01});
-    Join(devices, count, *lanes[0], options, &joined, /*states=*/1);
+    const training::Adam adam = *training::Adam::Create({});
+    Join(devices, count, *lanes[0], options, &joined, adam.state_floats_per_weight());
     Join(devices, count, *lanes[0], options, &reference, /*states=*/0);
     if (::testing::Test::HasFatalFailure()) return;
-    steps.ExpectOrderOfSteps(*joined.group, *reference.group, nesterov);
-    steps.ExpectRefusals(*joined.group, nesterov);
+    steps.ExpectOrderOfSteps(*joined.group, *reference.group, adam);
+    steps.ExpectRefusals(*joined.group, adam);
     std::vector<float> weights = lanes[0]->weights;
     EXPECT_EQ(reference.group->LoadState(weights.data(), weights.data()).code(),
               absl::StatusCode::kInvalidArgument);
+    std::vector<engine::Plan*> plans;
+    for (const auto& plan : joined.plans) plans.push_back(plan.get());
+    for (const int states : {-1, training::kMostRuleStates + 1}) {
+      engine::GroupOptions wrong;
+      wrong.state_floats = states;
+      EXPECT_EQ(devices[0]->MakeGroup(plans, wrong).status().code(),
+                absl::StatusCode::kInvalidArgument)
+          << states;
+    }
   }
 }
 

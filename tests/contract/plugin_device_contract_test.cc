@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gpu_worker/engine/device/open.h"
+#include "tests/contract/device_cases.h"
 #include "tests/contract/device_contract.h"
 #include "tests/contract/device_group.h"
 #include "tests/contract/plugin_card.h"
@@ -75,6 +76,8 @@ TEST_F(CardTest, AGroupGivesTheHostsSums) {
 TEST_F(CardTest, AGroupUpdatesAsTheHost) {
   ExpectGroupUpdates(devices_, "lenet", 17);
   ExpectGroupUpdates(devices_, "lenet_d2l", 64);
+  ExpectGroupUpdates(devices_, SmallResnet(), 16);
+  ExpectGroupUpdates(devices_, ManyTensors(), 16);
 }
 
 }  // namespace

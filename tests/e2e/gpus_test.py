@@ -183,8 +183,11 @@ class MovedJobTest(run_resume_test.RunsTest):
         self.wait_until(lambda: len(self.steps(job_id, 2)) >= self.AHEAD or process.poll() is not None, 60, 'the steps of the card')
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 103, err)
         self.assertIn('gang ready: 1 worker, 0 shards, on GPUs\n', err)
-        for i, line in enumerate(self.steps(job_id, 2)[:self.AHEAD]):
+        lines = self.steps(job_id, 2)
+        self.assertGreaterEqual(len(lines), self.AHEAD, err)
+        for i, line in enumerate(lines[:self.AHEAD]):
             self.assertEqual(line['step'], step + i)
             self.assertAlmostEqual(line['loss'], losses[line['step']], delta=1e-3 * losses[line['step']] + 1e-5)
 

@@ -62,9 +62,8 @@ struct UpdateVectors {
   float* state = nullptr;      // by UpdateSegment::local; null if there is none
   int32_t states = 0;
 };
-// Updates weights and state of `count` segments in place by one kernel, with the bits of
-// training::ApplyVersion.
-inline constexpr int kMostUpdateSegments = 32;
+// Updates weights and state of `count` segments, kMostUpdateSegments at most, in place by one
+// kernel, with the bits of training::ApplyVersion.
 cudaError_t LaunchUpdate(cudaStream_t stream, const UpdateVectors& vectors,
                          const UpdateSegment* segments, int count);
 // y[row, c] += bias[c], then Relu if `relu`. `bias` may be null.
@@ -77,8 +76,8 @@ cudaError_t LaunchColumnSums(cudaStream_t stream, Element e, int32_t rows, int32
 cudaError_t LaunchLoss(cudaStream_t stream, Element e, int32_t n, int32_t classes, float smoothing,
                        const double* scale, const int32_t* labels, const void* x, void* dx,
                        double* row_loss, int32_t* row_correct);
-// The mean squared error of n rows of `columns` outputs, and its gradient unless `dx` is null. A
-// block adds up a row. row_correct gets zeros.
+// The mean squared error of n rows of `columns` outputs, and its gradient unless `dx` is null.
+// row_correct gets zeros.
 cudaError_t LaunchSquaredError(cudaStream_t stream, Element e, int32_t n, int32_t columns,
                                const double* scale, const float* targets, const void* x, void* dx,
                                double* row_loss, int32_t* row_correct);

@@ -18,6 +18,9 @@ struct UpdateSegment {
   training::RuleNumbers rule;
 };
 
+// Of one kernel, which gets them as an argument.
+inline constexpr int kMostUpdateSegments = 32;
+
 // Updates one weight. `sum`, `weight` and `state` are those of the weight.
 template <class Root>
 constexpr void UpdateOne(const UpdateSegment& segment, float sum, float* weight, float* state,
