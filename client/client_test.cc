@@ -432,12 +432,20 @@ TEST(ReferenceSpecTest, ACompressedJobHasOneUnlessWhatWasLeftOutWasLost) {
   compression.set_threshold(0.25);
   ASSERT_TRUE(ReferenceSpec(job).ok());
   EXPECT_EQ(ReferenceSpec(job)->kvstore().gradient_compression().threshold(), 0.25);
+  EXPECT_EQ(ReferenceSpec(job)->recovery().residuals(), "drop");  // an earlier version's job
+  resolved.mutable_spec()->mutable_recovery()->set_residuals("rollback");
+  job.set_lineage(5);
+  job.set_generation(7);
+  EXPECT_EQ(ReferenceSpec(job)->recovery().residuals(), "rollback");
+  resolved.mutable_spec()->mutable_recovery()->set_residuals("drop");
+  job.set_generation(0);
   job.set_lineage(2);
   EXPECT_THAT(std::string(ReferenceSpec(job).status().message()),
               HasSubstr("compresses gradients (2bit), and what they had left out was lost when the "
                         "job went back to a checkpoint"));
   compression.set_type("int8");
   EXPECT_TRUE(ReferenceSpec(job).ok());
+  EXPECT_FALSE(ReferenceSpec(job)->recovery().has_residuals());
   job.set_lineage(1);
   compression.set_type("top_k");
   job.set_generation(1);

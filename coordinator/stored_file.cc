@@ -118,7 +118,9 @@ std::string Digest(training::Sha256& sha) {
 
 bool IsTensorFileName(absl::string_view name) {
   if (name == "weights.safetensors") return true;
-  if (!absl::ConsumePrefix(&name, "shard-") || !absl::ConsumeSuffix(&name, ".safetensors")) {
+  const bool numbered =
+      absl::ConsumePrefix(&name, "shard-") || absl::ConsumePrefix(&name, "residuals-");
+  if (!numbered || !absl::ConsumeSuffix(&name, ".safetensors")) {
     return false;
   }
   int32_t index = -1;

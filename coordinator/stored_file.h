@@ -23,7 +23,7 @@
 
 namespace capstan::coordinator {
 
-// shard-<i>.safetensors with i from 0, or weights.safetensors.
+// shard-<i>.safetensors or residuals-<i>.safetensors with i from 0, or weights.safetensors.
 bool IsTensorFileName(absl::string_view name);
 
 // An open folder of a job. Errors are those of services/files, except where noted.

@@ -206,11 +206,13 @@ TEST_F(StoredFileTest, ALookLeavesNothingAndTakesAwayWhatAKilledCoordinatorLeft)
 }
 
 TEST_F(StoredFileTest, NamesOfTensorFilesAreFew) {
-  for (const char* name : {"weights.safetensors", "shard-0.safetensors", "shard-255.safetensors"}) {
+  for (const char* name : {"weights.safetensors", "shard-0.safetensors", "shard-255.safetensors",
+                           "residuals-0.safetensors", "residuals-31.safetensors"}) {
     EXPECT_TRUE(IsTensorFileName(name)) << name;
   }
   for (const char* name :
        {"", "manifest.json", "shard-.safetensors", "shard-00.safetensors", "shard--1.safetensors",
+        "residuals-.safetensors", "residuals-shard-1.safetensors", "shard-residuals-1.safetensors",
         "shard-0.safetensors/..", "../shard-0.safetensors", "shard-0.safetensors.part",
         "/etc/passwd", "shard-+1.safetensors", "shard- 1.safetensors", "metrics.jsonl"}) {
     EXPECT_FALSE(IsTensorFileName(name)) << name;

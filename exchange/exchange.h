@@ -40,6 +40,7 @@ struct CompleteWeights {
   bool stop = false;      // the last one, never computed on
   bool evaluate = false;  // evaluated by the owners of its blocks
   bool skipped = false;   // the step before it was: the same weights as the version before
+  bool saved = false;     // it is a checkpoint's version (synchronous jobs)
   double loss_scale = 1;  // factor on the loss of the step that computes on it
   // The flat vector. Not changed while anybody holds it. Null: the devices have made the version by
   // themselves and have it (LocalExchange); never one that stops or is evaluated.

@@ -43,6 +43,7 @@ class WeightAssembly {
     bool evaluate = false;
     double loss_scale = 0;
     bool skipped = false;
+    bool saved = false;
   };
   std::optional<CompleteWeights> Arrived(int64_t version, int32_t chunk, const Said& said,
                                          absl::Duration now);
@@ -58,6 +59,7 @@ class WeightAssembly {
     bool stop = false;
     bool evaluate = false;
     bool skipped = false;
+    bool saved = false;
     double loss_scale = 1;
     absl::Duration began;
   };

@@ -12,6 +12,10 @@ namespace {
 
 namespace v1 = param_store::v1;
 
+// With the checksums of a frame's chunks, which have at most 1 MiB.
+static_assert(sizeof(double) * training::kMaxRatiosOfAFrame + (8 << 10) <=
+              exchange::wire::kMaxHeaderBytes);
+
 using exchange::shard::SendWeights;
 using training::ChunkRun;
 
@@ -25,6 +29,7 @@ v1::WeightFrame HeaderOf(const SendWeights& effect, const ChunkRun& run) {
   header.set_stop(effect.stop);
   header.set_evaluate(effect.evaluate);
   header.set_skipped(effect.skipped);
+  header.set_checkpoint(effect.checkpoint);
   header.set_loss_scale(effect.loss_scale);
   header.set_set(effect.set);
   for (const int64_t mark : effect.marks) header.add_marks(mark);

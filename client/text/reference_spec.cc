@@ -9,16 +9,18 @@ namespace capstan::client {
 
 namespace {
 
-// What compressed gradients leave out is lost if lanes move, and with every lineage. The spec does
-// not say at which step that was.
+// With recovery.residuals: drop, what compressed gradients leave out is lost if lanes move, and with
+// every lineage. The spec does not say at which step that was.
 absl::Status CheckResiduals(const job::v1::Job& job) {
-  if (!training::spec::GradientFormatOf(job.resolved()).has_feedback()) return absl::OkStatus();
+  const job::v1::JobSpec& spec = job.resolved().spec();
+  if (!training::spec::HasErrorFeedback(spec) || training::spec::KeepsResiduals(spec)) {
+    return absl::OkStatus();
+  }
   const auto lost = [&](absl::string_view when) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(job.job_id(), " compresses gradients (",
-                     job.resolved().spec().kvstore().gradient_compression().type(),
-                     "), and what they had left out was lost when ", when,
-                     ", so its spec does not determine the result"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        job.job_id(), " compresses gradients (", spec.kvstore().gradient_compression().type(),
+        "), and what they had left out was lost when ", when,
+        ", so its spec does not determine the result"));
   };
   if (job.lineage() > 1) return lost("the job went back to a checkpoint");
   // Whether lanes moved is not certain: of many events, the middle ones are gone.
@@ -68,7 +70,11 @@ absl::StatusOr<job::v1::JobSpec> ReferenceSpec(const job::v1::Job& job) {
   spec.mutable_checkpoint()->Clear();
   spec.mutable_checkpoint()->set_every_seconds(0);  // never
   spec.clear_limits();
+  const bool keeps_residuals = training::spec::KeepsResiduals(spec);
   spec.clear_recovery();
+  if (training::spec::HasErrorFeedback(spec)) {
+    spec.mutable_recovery()->set_residuals(keeps_residuals ? "rollback" : "drop");
+  }
   return spec;
 }
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -39,6 +41,17 @@ bool Gather(const node::v1::WrittenFiles& written,
     if (!files.emplace(file.name(), file).second) return false;
   }
   return true;
+}
+
+// The tasks that write residuals of each version that is saved: the owners of lanes, which stay in a
+// lineage. A task that is its own shard reports them with its other files.
+std::set<int32_t> ResidualWriters(const Job& job) {
+  if (!job.KeepsResiduals() || job.shards().empty() ||
+      CAPSTAN_MUTANT("checkpoint_without_residuals")) {
+    return {};
+  }
+  const std::vector<int32_t> owners = job.lineages().Owners();
+  return {owners.begin(), owners.end()};
 }
 
 // The record of a checkpoint that is to be written, or that was found in the job's folder.
@@ -94,53 +107,83 @@ Job* CheckpointDesk::Handle(const ManifestWritten& written) {
   return job;
 }
 
-void CheckpointDesk::TakeFiles(Job& job, int32_t shard, const node::v1::WrittenFiles& files) {
+bool CheckpointDesk::Wants(const Job& job, const node::v1::WrittenFiles& files) const {
   const bool ours =
       files.lineage() == job.view().lineage() || CAPSTAN_MUTANT("manifest_ignores_lineage");
-  if (!ours || files.step() <= job.written().settled_step() ||
-      files.step() > job.resolved()->total_steps()) {
-    return;
-  }
+  return ours && files.step() > job.written().settled_step() &&
+         files.step() <= job.resolved()->total_steps();
+}
+
+void CheckpointDesk::TakeFiles(Job& job, int32_t shard, const node::v1::WrittenFiles& files) {
+  if (!Wants(job, files)) return;
   if (job.written().Take(shard, files, Sentence(files.error()))) ctx_.Changed(job);
+}
+
+void CheckpointDesk::TakeResiduals(Job& job, int32_t task, const node::v1::WrittenFiles& files) {
+  if (!Wants(job, files)) return;
+  if (job.written().TakeResiduals(task, files, Sentence(files.error()))) ctx_.Changed(job);
 }
 
 void CheckpointDesk::AdvanceCheckpoints(Job& job) {
   if (!job.link().Ready(ctx_.now())) return;
   const int64_t total = job.resolved()->total_steps();
   for (const auto& entry : job.written().versions()) {
-    const int64_t step = entry.first;
-    const WrittenVersion& collected = entry.second;
-    if (!collected.errors.empty()) {
-      // Only the lead knows whether this version is owed, as that of a suspend is.
-      if (!job.shards().empty() && job.lead().step() < step) return;
-      const auto& error = *collected.errors.begin();
-      const std::string who = job.shards().empty()
-                                  ? "the task"
-                                  : NameOf(job.shards()[static_cast<size_t>(error.first)]);
-      CheckpointFailed(job, step, absl::StrCat(who, ": ", error.second));
-      return;
-    }
-    const bool all = job.shards().empty() ? collected.files.size() == 1
-                                          : collected.files.size() == job.shards().size();
-    if (step < total && all) {
-      OrderManifest(job, step);
-      return;
-    }
-    // The version was given up before a restart, which forgets that. A shard that let it go reports a newer
-    // one; the others report this one until it is taken.
-    for (const Shard& shard : job.shards()) {
-      const node::v1::WrittenFiles& now = shard.state.files();
-      if (collected.files.count(shard.index) == 0 && now.lineage() == job.view().lineage() &&
-          now.step() > step) {
-        CheckpointFailed(job, step, absl::StrCat(NameOf(shard), ": has let it go"));
-        return;
-      }
-    }
+    bool done = false;
+    AdvanceVersion(job, entry.first, entry.second, &done);
+    if (done) return;
   }
   if (job.lead().step() != total || !job.EndIsReported()) return;
   OrderManifest(job, total);
   if (CAPSTAN_MUTANT("done_before_manifest")) {
     states_.End(job, common::v1::JOB_STATE_SUCCEEDED, "", "");
+  }
+}
+
+// `done`: nothing is to be done about later versions now. `collected` may be gone then.
+void CheckpointDesk::AdvanceVersion(Job& job, int64_t step, const WrittenVersion& collected,
+                                    bool* done) {
+  const bool residual_failed = collected.errors.empty() && !collected.residual_errors.empty();
+  if (!collected.errors.empty() || residual_failed) {
+    *done = true;
+    // Only the lead knows whether this version is owed, as that of a suspend is.
+    if (!job.shards().empty() && job.lead().step() < step) return;
+    const auto& error =
+        residual_failed ? *collected.residual_errors.begin() : *collected.errors.begin();
+    const auto member = static_cast<size_t>(error.first);
+    const std::string who = residual_failed        ? NameOf(job.tasks()[member])
+                            : job.shards().empty() ? "the task"
+                                                   : NameOf(job.shards()[member]);
+    CheckpointFailed(job, step, absl::StrCat(who, ": ", error.second));
+    return;
+  }
+  const std::set<int32_t> owners = ResidualWriters(job);
+  const bool all = (job.shards().empty() ? collected.files.size() == 1
+                                         : collected.files.size() == job.shards().size()) &&
+                   std::all_of(owners.begin(), owners.end(), [&collected](int32_t owner) {
+                     return collected.residuals.count(owner) > 0;
+                   });
+  if (step < job.resolved()->total_steps() && all) {
+    *done = true;
+    OrderManifest(job, step);
+    return;
+  }
+  // The version was given up before a restart, which forgets that. A member that let it go reports a
+  // newer one; the others report this one until it is taken.
+  const auto let_go = [&](const node::v1::WrittenFiles& now, const std::string& who) {
+    if (*done || now.lineage() != job.view().lineage() || now.step() <= step) return;
+    *done = true;
+    CheckpointFailed(job, step, absl::StrCat(who, ": has let it go"));
+  };
+  for (const Shard& shard : job.shards()) {
+    if (collected.files.count(shard.index) > 0) continue;
+    let_go(shard.state.files(), NameOf(shard));
+    if (*done) return;
+  }
+  for (const int32_t owner : owners) {
+    if (collected.residuals.count(owner) > 0) continue;
+    const Task& task = job.tasks()[static_cast<size_t>(owner)];
+    let_go(task.state.files(), NameOf(task));
+    if (*done) return;
   }
 }
 
@@ -154,6 +197,15 @@ void CheckpointDesk::OrderManifest(Job& job, int64_t step) {
     if (!Gather(written, files)) {
       states_.Fail(job, kInternalError,
                    absl::StrCat(NameOf(shard), ": reports a file that cannot be"));
+      return;
+    }
+  }
+  for (const int32_t owner : last ? std::set<int32_t>() : ResidualWriters(job)) {
+    const auto& residuals = job.written().versions().at(step).residuals;
+    if (!Gather(residuals.at(owner), files)) {
+      states_.Fail(job, kInternalError,
+                   absl::StrCat(NameOf(job.tasks()[static_cast<size_t>(owner)]),
+                                ": reports a file that cannot be"));
       return;
     }
   }

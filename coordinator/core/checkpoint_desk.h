@@ -24,6 +24,8 @@ class CheckpointDesk {
 
   // A shard, or the task that is its own shard, reports files of a version or an error.
   void TakeFiles(Job& job, int32_t shard, const node::v1::WrittenFiles& files);
+  // A task reports the residuals of its lanes, or an error.
+  void TakeResiduals(Job& job, int32_t task, const node::v1::WrittenFiles& files);
   // Orders the manifest of the oldest version that everybody has reported.
   void AdvanceCheckpoints(Job& job);
   // A version that could not be saved. The last version and that of a suspend are tried again by their
@@ -36,6 +38,10 @@ class CheckpointDesk {
   bool TakeManifest(Job& job, const FoundManifest& found);
 
  private:
+  // Files of this version are still wanted.
+  bool Wants(const Job& job, const node::v1::WrittenFiles& files) const;
+  // A version of which some member has reported files or an error.
+  void AdvanceVersion(Job& job, int64_t step, const WrittenVersion& collected, bool* done);
   void OrderManifest(Job& job, int64_t step);
   void Commit(Job& job);
   // Keeps the newest, the best, the base of the lineage, and those that another job begins from.

@@ -128,7 +128,7 @@ class CoordinatorCore {
   Losses losses_{ctx_, states_, recoveries_};
   Generations generations_{ctx_};
   PaceDealer pace_{ctx_, generations_};
-  LaneDealer lanes_{ctx_, generations_, pace_};
+  LaneDealer lanes_{ctx_, generations_, pace_, losses_};
   Sender sender_{ctx_, states_};
   GangFiller filler_{ctx_, sender_};
   Departures departures_{ctx_, states_, recoveries_, losses_};

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
 #include "training/chunks/shard_memory.h"
+#include "training/spec/validate.h"
 
 namespace capstan::coordinator::core {
 namespace {
@@ -12,12 +13,17 @@ namespace {
 constexpr int64_t kFileBaseBytes = int64_t{1} << 20;
 constexpr int64_t kFileBytesPerTensor = 1024;  // of a header of ours: below 300
 
-// No file of a checkpoint is larger: all weights, the largest state of an optimizer, a header.
+// No file of a checkpoint is larger: all weights, the largest state of an optimizer, a header; or the
+// residuals of all lanes.
 int64_t MaxFileBytes(const job::v1::ResolvedSpec& spec) {
   const int64_t tensors = 2 * int64_t{spec.chunk_count()} + spec.parameters_size();
-  return kFileBaseBytes + kFileBytesPerTensor * tensors +
-         (1 + training::kMaxStateFloatsPerWeight) * static_cast<int64_t>(sizeof(float)) *
-             spec.flat_floats();
+  const auto flat_bytes = static_cast<int64_t>(sizeof(float)) * spec.flat_floats();
+  const int64_t chunks =
+      kFileBytesPerTensor * tensors + (1 + training::kMaxStateFloatsPerWeight) * flat_bytes;
+  const int64_t residuals = training::spec::KeepsResiduals(spec.spec())
+                                ? int64_t{spec.lanes()} * (kFileBytesPerTensor + flat_bytes)
+                                : 0;
+  return kFileBaseBytes + std::max(chunks, residuals);
 }
 
 template <typename Member>
@@ -62,6 +68,9 @@ absl::StatusOr<FileGrant> CoordinatorCore::GrantFiles(absl::string_view job_id,
     if (local) grant.may_write.push_back("shard-0.safetensors");
     if (job->view().lane_owners_size() > 0 && job->view().lane_owners(0) == task->index) {
       grant.may_write.push_back("weights.safetensors");
+    }
+    if (job->KeepsResiduals() && job->lineages().Owns(task->index)) {
+      grant.may_write.push_back(absl::StrCat("residuals-", task->index, ".safetensors"));
     }
   }
   return grant;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/core/lane_owners.h"
 #include "coordinator/core/reasons.h"
 #include "coordinator/core/scheduling.h"
 #include "coordinator/scheduler/gang.h"
@@ -78,14 +79,45 @@ void Departures::AdvanceLeaving(Job& job) {
   for (const int32_t index : leaving) {
     who.push_back(NameOf(job.shards()[static_cast<size_t>(index)]));
   }
-  job.AddEvent(
-      ctx_.wall(), "ShardLeaves",
-      absl::StrCat(absl::StrJoin(who, ", "), must ? ": its service stops" : ": its node is drained",
-                   "; the next version is saved first"));
+  OrderHandOver(job, "ShardLeaves",
+                absl::StrCat(absl::StrJoin(who, ", "),
+                             must ? ": its service stops" : ": its node is drained"));
+}
+
+void Departures::OrderHandOver(Job& job, const std::string& type, const std::string& why) {
+  job.AddEvent(ctx_.wall(), type, absl::StrCat(why, "; the next version is saved first"));
   node::v1::Order order;  // beyond any limit, as a suspend
   order.set_suspend(true);
   states_.AddChange(job, std::move(order), /*hand_over=*/true);
   job.changes().BeginHandOver(ctx_.now());
+}
+
+void Departures::AdvanceLaneMoves(Job& job) {
+  if (!job.LanesAreFixed() || job.shards().empty() || job.recovery().wanted() ||
+      job.lead().suspended() || job.changes().HandOverOrdered() || job.SuspendOrdered() ||
+      job.standing().Has(kCheckpointDegraded) || HasNotBegun(job)) {
+    return;
+  }
+  std::vector<std::string> why;
+  for (const int32_t index : DrainedTasks(job)) {
+    if (!job.lineages().Owns(index)) continue;
+    why.push_back(
+        absl::StrCat(NameOf(job.tasks()[static_cast<size_t>(index)]), ": its node is drained"));
+  }
+  std::set<int32_t> able, idle;
+  for (const Task& task : job.tasks()) {
+    if (!job.IsAble(task) || !job.lineages().Lists(task)) continue;
+    able.insert(task.index);
+    if (task.dealt && !job.lineages().Owns(task.index)) idle.insert(task.index);
+  }
+  if (!idle.empty()) {
+    const std::vector<int32_t> after = DealByCost(job.lineages().Owners(), EqualCosts(able));
+    for (const int32_t index : idle) {
+      if (std::find(after.begin(), after.end(), index) == after.end()) continue;
+      why.push_back(absl::StrCat(NameOf(job.tasks()[static_cast<size_t>(index)]), ": gets lanes"));
+    }
+  }
+  if (!why.empty()) OrderHandOver(job, kLanesMove, absl::StrJoin(why, ", "));
 }
 
 void Departures::LetGo(Job& job, const std::set<int32_t>& leaving) {
@@ -102,24 +134,45 @@ void Departures::LetGo(Job& job, const std::set<int32_t>& leaving) {
 void Departures::GoOnWithout(Job& job) {
   if (job.recovery().wanted()) return;
   LetGo(job, LeavingShards(job));
+  if (job.LanesAreFixed()) {
+    for (const int32_t index : DrainedTasks(job)) {
+      losses_.LoseTask(job, job.tasks()[static_cast<size_t>(index)],
+                       {.why = "its node is drained", .reason = "", .drained = true});
+    }
+    if (!job.recovery().wanted())
+      recoveries_.RecoverFreely(job, kLanesMove, "lanes move between workers");
+    return;
+  }
   // The shards that were to leave stay after all. The lineage has ended nevertheless.
   if (!job.recovery().wanted())
     recoveries_.RecoverFreely(job, kShardLeft, "nobody leaves any more");
 }
 
-void Departures::ReleaseDrained(Job& job) {
+std::vector<int32_t> Departures::DrainedTasks(const Job& job) const {
+  std::vector<int32_t> drained;
   if (ctx_.nodes().drained().empty() || job.resting() || job.cancel_asked() || !job.in_history() ||
       job.shards().empty() || job.lead().complete() || job.SuspendOrdered()) {
-    return;
+    return drained;
   }
   const scheduler::GangRequest request = RequestOf(job.resolved()->spec());
-  if (request.min_workers <= 0 || request.min_workers >= request.num_workers) return;
-  for (Task& task : job.tasks()) {
+  if (request.min_workers <= 0 || request.min_workers >= request.num_workers) return drained;
+  int living = job.living_workers();
+  for (const Task& task : job.tasks()) {
     const Node* const node = ctx_.nodes().Find(task.node);
     if (task.lost || node == nullptr || !node->drained()) continue;
-    const int leaves = scheduler::WorkersFor(task.devices.size(), request.devices_per_worker);
-    if (job.living_workers() - leaves < request.min_workers) return;
-    losses_.LoseTask(job, task, {.why = "its node is drained", .reason = "", .drained = true});
+    living -= scheduler::WorkersFor(task.devices.size(), request.devices_per_worker);
+    if (living < request.min_workers) return drained;
+    drained.push_back(task.index);
+  }
+  return drained;
+}
+
+void Departures::ReleaseDrained(Job& job) {
+  for (const int32_t index : DrainedTasks(job)) {
+    // Residuals are saved first.
+    if (job.LanesAreFixed() && job.lineages().Owns(index)) continue;
+    losses_.LoseTask(job, job.tasks()[static_cast<size_t>(index)],
+                     {.why = "its node is drained", .reason = "", .drained = true});
   }
 }
 

@@ -10,6 +10,8 @@
 
 #include <cstdint>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "coordinator/core/core_context.h"
 #include "coordinator/core/job.h"
@@ -30,11 +32,18 @@ class Departures {
   // An elastic job goes on without the workers of drained nodes as long as that leaves it enough. Other jobs
   // keep theirs: to go would cost them a takeover, or their slots, for nothing.
   void ReleaseDrained(Job& job);
+  // A job that keeps residuals orders a hand-over if a worker has joined that is to have lanes, or if one with
+  // lanes is to be released.
+  void AdvanceLaneMoves(Job& job);
   // The version that a suspend ordered is saved: the gang is given back. After a hand-over the job goes on,
   // except if a person wants it suspended, too: what is saved is saved for both.
   void AdvanceSuspend(Job& job);
 
  private:
+  // The next version is saved and ends the lineage.
+  void OrderHandOver(Job& job, const std::string& type, const std::string& why);
+  // Those that ReleaseDrained may release.
+  std::vector<int32_t> DrainedTasks(const Job& job) const;
   // Shards whose service stops, in any case. Shards of drained nodes if every shard that goes has somewhere to
   // go; else they stay until their service stops.
   std::set<int32_t> LeavingShards(const Job& job);

@@ -4,6 +4,7 @@
 #define CAPSTAN_COORDINATOR_CORE_GENERATIONS_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,9 @@ class Generations {
   void AdvanceTakeover(Job& job);
 
  private:
+  // A job that drops residuals: people are told how much. `left`: lanes by the task that they leave.
+  void NoteResidualsLost(Job& job, const std::map<int32_t, std::vector<int32_t>>& left);
+
   CoreContext& ctx_;
 };
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/scheduler/gang.h"
 #include "services/timestamp/timestamp.h"
+#include "training/spec/validate.h"
 
 namespace capstan::coordinator::core {
 namespace {
@@ -28,8 +29,9 @@ int Job::living_workers() const {
 }
 
 int Job::LackingWorkers() const {
-  if (resting() || cancel_asked() || !in_history() || shards().empty() || recovery_.wanted())
-    return 0;
+  if (resting() || cancel_asked() || !in_history() || shards().empty()) return 0;
+  // The next lineage of a job that keeps residuals begins only with a worker.
+  if (recovery_.wanted() && !(LanesAreFixed() && members_.living() == 0)) return 0;
   if (members_.living() > 0 && (lead().complete() || SuspendOrdered())) return 0;
   if (lead().suspended() || EndIsReported()) return 0;
   return std::max(0, std::min(resolved()->num_workers(), resolved()->lanes()) - living_workers());
@@ -68,6 +70,15 @@ absl::Duration Job::StallTimeout() const {
 bool Job::SuspendOrdered() const {
   const SavedManifest* last = checkpoints_.Last();
   return changes_.SuspendOrdered(last == nullptr ? std::vector<int64_t>() : last->orders);
+}
+
+bool Job::KeepsResiduals() const {
+  return resolved().has_value() && training::spec::KeepsResiduals(resolved()->spec());
+}
+
+bool Job::DropsResiduals() const {
+  return resolved().has_value() && training::spec::HasErrorFeedback(resolved()->spec()) &&
+         !KeepsResiduals();
 }
 
 bool Job::IsAble(const Task& task) const {

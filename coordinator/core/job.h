@@ -132,6 +132,13 @@ class Job {
   // The job's evaluation.metric of a version. nullopt: it was not evaluated.
   std::optional<double> MetricOf(int64_t step) const;
   bool SmallerIsBetter() const;  // of this metric
+  // Its checkpoints have what error feedback has left out (recovery.residuals: rollback).
+  bool KeepsResiduals() const;
+  // Lanes have the owners that their lineage began with: no other task has their residuals. Once the last
+  // version is decided nobody needs them.
+  bool LanesAreFixed() const { return KeepsResiduals() && !lead().complete(); }
+  // What error feedback has left out is lost with a lane's owner (recovery.residuals: drop).
+  bool DropsResiduals() const;
   const job::v1::Recovery& recovery_spec() const {
     return resolved().has_value() ? resolved()->spec().recovery() : spec().recovery();
   }

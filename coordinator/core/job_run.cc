@@ -50,10 +50,12 @@ void JobRun::Advance(Job& job) {
     using Part = void (*)(JobRun&, Job&);
     static constexpr Part kInHistory[] = {
         [](JobRun& run, Job& its) { run.departures_.ReleaseDrained(its); },
+        [](JobRun& run, Job& its) { run.recoveries_.RecoverLanes(its); },
         [](JobRun& run, Job& its) { run.generations_.AdvanceTakeover(its); },
         [](JobRun& run, Job& its) { run.checkpoints_.AdvanceCheckpoints(its); },
         [](JobRun& run, Job& its) { run.departures_.AdvanceSuspend(its); },
         [](JobRun& run, Job& its) { run.departures_.AdvanceLeaving(its); },
+        [](JobRun& run, Job& its) { run.departures_.AdvanceLaneMoves(its); },
         [](JobRun& run, Job& its) { run.recoveries_.AdvanceRecovery(its); },
         [](JobRun& run, Job& its) { run.filler_.FillGang(its); },
         [](JobRun& run, Job& its) { run.lanes_.AdvanceJoiners(its); },

@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kStartPatience = 5;
 constexpr absl::Duration kLateEnd = absl::Seconds(10);
+constexpr absl::Duration kHangs = absl::Seconds(30);
+constexpr int kHungLimits = 10;
 // Of a lane, if others can take it too: to a task that still has to do with its own.
 constexpr double kBusy = 1e9;
 
@@ -39,7 +41,7 @@ void LaneDealer::AdvanceJoiners(Job& job) {
     const bool orphaned = std::all_of(owners.begin(), owners.end(), [&job](int32_t owner) {
       return job.tasks()[static_cast<size_t>(owner)].lost;
     });
-    if (orphaned) {
+    if (orphaned && !job.LanesAreFixed()) {
       generations_.TakeOverLanes(job);
     } else {
       generations_.NewGeneration(job, job.lineages().Owners(), "ViewChanged");
@@ -60,6 +62,7 @@ void LaneDealer::AdvanceJoiners(Job& job) {
     }
     if (task.dealt && !task.on_trial) dealt[task.index] = task.cost;
   }
+  if (job.LanesAreFixed()) return;  // lanes move in a hand-over (departures.h)
   if (fresh) {
     const std::vector<int32_t> before = job.lineages().Owners();
     const std::vector<int32_t> after = DealByCost(before, dealt);
@@ -69,6 +72,7 @@ void LaneDealer::AdvanceJoiners(Job& job) {
 }
 
 void LaneDealer::ReissueLate(Job& job) {
+  if (job.LanesAreFixed()) return LoseTheHung(job);
   int64_t step = INT64_MAX;
   std::set<int32_t> lanes;
   const int32_t count = job.view().lane_owners_size();
@@ -153,6 +157,33 @@ void LaneDealer::ReissueLate(Job& job) {
   for (const int32_t index : slow) pace_.TakeLanes(job.tasks()[static_cast<size_t>(index)]);
   job.paces().CountMove();
   generations_.NewGeneration(job, after, "LaneReissued");
+}
+
+void LaneDealer::LoseTheHung(Job& job) {
+  if (job.recovery().wanted() || job.state() != common::v1::JOB_STATE_RUNNING) return;
+  int64_t step = INT64_MAX;
+  std::set<int32_t> lanes;  // evaluations may take long
+  for (const Shard& shard : job.shards()) {
+    if (!shard.present || !shard.state.has_waiting()) continue;
+    const node::v1::Waiting& waiting = shard.state.waiting();
+    if (waiting.step() > step || shard.state.lineage() != job.view().lineage()) continue;
+    if (waiting.step() < step) lanes.clear();
+    step = waiting.step();
+    for (const int32_t lane : waiting.lanes()) {
+      if (lane >= 0 && lane < job.view().lane_owners_size()) lanes.insert(lane);
+    }
+  }
+  job.late().Await(step, lanes, ctx_.now());
+  const absl::Duration limit =
+      std::max(kHangs, kHungLimits * job.late().Limit(ctx_.options().late_lane));
+  for (const int32_t lane : lanes) {
+    Task& owner = job.tasks()[static_cast<size_t>(job.view().lane_owners(lane))];
+    if (owner.lost || !job.late().IsLate(lane, limit, ctx_.now())) continue;
+    losses_.LoseTask(job, owner,
+                     {.why = absl::StrCat("step ", step, " has waited for lane ", lane,
+                                          " of it for ", absl::FormatDuration(limit))});
+    return;  // the others may wait for it
+  }
 }
 
 }  // namespace capstan::coordinator::core

@@ -5,6 +5,7 @@
 #include "coordinator/core/core_context.h"
 #include "coordinator/core/generations.h"
 #include "coordinator/core/job.h"
+#include "coordinator/core/losses.h"
 #include "coordinator/core/pace_dealer.h"
 
 namespace capstan::coordinator::core {
@@ -12,8 +13,8 @@ namespace capstan::coordinator::core {
 // Not thread-safe. Borrows the parts that it is made of.
 class LaneDealer {
  public:
-  LaneDealer(CoreContext& ctx, Generations& generations, PaceDealer& pace)
-      : ctx_(ctx), generations_(generations), pace_(pace) {}
+  LaneDealer(CoreContext& ctx, Generations& generations, PaceDealer& pace, Losses& losses)
+      : ctx_(ctx), generations_(generations), pace_(pace), losses_(losses) {}
 
   // Joiners whose data are right enter the view. Those that have weights get their share, except behind a
   // link on which a version takes longer than a step: every step would wait for it.
@@ -24,9 +25,14 @@ class LaneDealer {
   void ReissueLate(Job& job);
 
  private:
+  // A job whose lanes are fixed: an owner that is late for very long is lost. The job goes back to its last
+  // checkpoint, so this is for tasks that hang.
+  void LoseTheHung(Job& job);
+
   CoreContext& ctx_;
   Generations& generations_;
   PaceDealer& pace_;
+  Losses& losses_;
 };
 
 }  // namespace capstan::coordinator::core

@@ -34,6 +34,11 @@ int32_t Lineages::OwnerOfLaneZero() const {
   return view_.lane_owners().empty() ? -1 : view_.lane_owners(0);
 }
 
+bool Lineages::Owns(int32_t task) const {
+  const auto& owners = view_.lane_owners();
+  return std::find(owners.begin(), owners.end(), task) != owners.end();
+}
+
 int64_t Lineages::HighestKnown() const { return std::max(view_.generation(), floor_); }
 
 common::v1::View Lineages::NextLineage(const std::vector<int32_t>& owners,

@@ -29,6 +29,8 @@ class Lineages {
   bool Lists(const Task& task) const;  // the view does
   // The index of the task that owns lane 0; -1: no task does.
   int32_t OwnerOfLaneZero() const;
+  // The task with this index owns a lane.
+  bool Owns(int32_t task) const;
 
   // `<lineage>-<step>` of the checkpoint that the lineage began from; empty: the initial weights.
   const std::string& base() const { return base_; }

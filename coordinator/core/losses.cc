@@ -36,6 +36,14 @@ void Losses::LoseTask(Job& job, Task& task, const Loss& loss) {
     states_.Fail(job, loss.reason, text);
     return;
   }
+  if (job.LanesAreFixed() && !job.shards().empty() && job.lineages().Owns(task.index)) {
+    // Nobody else has the residuals of its lanes.
+    if (loss.goodbye || loss.drained) {
+      if (!job.recovery().wanted()) recoveries_.RecoverFreely(job, kLanesMove, text);
+      return;
+    }
+    return recoveries_.BeginRecovery(job, loss.reason, text);
+  }
   if (job.members().living() > 0) {
     // Many may be lost by one cause: they make one generation.
     const absl::Duration due =
@@ -108,6 +116,12 @@ void Losses::FindTaskAgain(Job& job, Task& task) {
   task.why.clear();
   job.AddEvent(ctx_.wall(), "WorkerBack", NameOf(task));
   ctx_.Changed(job);
+  if (job.recovery().cause() != Recovery::Cause::kOwnersLost || job.members().AnyShardLost() ||
+      recoveries_.LostOwner(job) != nullptr) {
+    return;
+  }
+  job.recovery().CallOff();
+  job.restarts().TakeBack();  // it was none
 }
 
 }  // namespace capstan::coordinator::core

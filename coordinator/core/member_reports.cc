@@ -57,6 +57,10 @@ void MemberReports::AcceptTask(Job& job, Task& task, const node::v1::TaskState& 
     if (state.has_files()) checkpoints_.TakeFiles(job, 0, state.files());
   }
   const int64_t total = job.resolved()->total_steps();
+  if (!job.shards().empty() && job.KeepsResiduals() && state.has_files() &&
+      state.files().step() < total) {
+    checkpoints_.TakeResiduals(job, task.index, state.files());
+  }
   // Any task may have been told to report; what it says of files that are not its own is no news.
   if (&task == job.LaneZeroOwner() && state.files().lineage() == job.view().lineage() &&
       state.files().step() == total && state.files().files_size() > 0 &&
@@ -128,10 +132,13 @@ void MemberReports::TaskFailed(Job& job, Task& task) {
   const std::string text = absl::StrCat(NameOf(task), ": ", why);
   if (job.resting() || job.cancel_asked() || !job.in_history()) {
     states_.Fail(job, reason, text);
-  } else if (job.shards().empty() && !job.lineages().base().empty() &&
+  } else if ((job.shards().empty() || job.KeepsResiduals()) && !job.lineages().base().empty() &&
              job.lead().step() <= job.lineages().base_step() &&
              (reason == "CheckpointCorrupt" || reason == "DataMissing")) {
-    recoveries_.RefuseBase(job, text);
+    const bool stays = job.shards().empty();
+    if (!job.recovery().wanted()) recoveries_.RefuseBase(job, text);
+    // The shards and the other tasks go on, and this process has ended.
+    if (!stays) losses_.LoseTask(job, task, {.why = why, .reason = "WorkerLost"});
   } else {
     losses_.LoseTask(job, task, {.why = why, .reason = reason, .reported = true});
   }

@@ -81,6 +81,7 @@ LaneCosts CostsOf(const std::vector<Pace>& paces) {
 
 void PaceDealer::WeighPaces(Job& job) {
   if (job.shards().empty() || job.lead().complete() || !job.shards()[0].present) return;
+  if (job.LanesAreFixed()) return;
   const node::v1::ShardState& lead = job.shards()[0].state;
   if (lead.lineage() != job.view().lineage()) return;
   if (lead.paces().empty()) {

@@ -10,6 +10,8 @@ namespace capstan::coordinator::core {
 inline constexpr char kInternalError[] = "InternalError";
 // Why a job is RECOVERING that goes on without a shard which left on purpose; and its event.
 inline constexpr char kShardLeft[] = "ShardLeft";
+// Likewise one whose lanes get other owners on purpose, which takes a checkpoint with their residuals.
+inline constexpr char kLanesMove[] = "LanesMove";
 // The condition of a job whose last checkpoint could not be written.
 inline constexpr char kCheckpointDegraded[] = "CHECKPOINT_DEGRADED";
 inline constexpr char kInterrupted[] = "Interrupted";  // SUSPENDED by the end of all its services

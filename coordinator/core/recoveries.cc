@@ -1,5 +1,6 @@
 #include "coordinator/core/recoveries.h"
 
+#include <cmath>
 #include <map>
 #include <set>
 #include <string>
@@ -87,11 +88,28 @@ void Recoveries::BeginRecovery(Job& job, const std::string& reason, const std::s
     states_.Rest(job, JOB_STATE_PENDING, "BackOff", absl::StrCat(reason, ": ", why));
     return;
   }
-  job.recovery().Want(
-      reason == "ShardLost" ? Recovery::Cause::kShardsLost : Recovery::Cause::kOther,
-      ctx_.now() + backoff);
+  const auto cause = reason == "ShardLost"                           ? Recovery::Cause::kShardsLost
+                     : job.LanesAreFixed() && reason == "WorkerLost" ? Recovery::Cause::kOwnersLost
+                                                                     : Recovery::Cause::kOther;
+  job.recovery().Want(cause, ctx_.now() + backoff);
   job.waiting().Excuse(ctx_.now());
   states_.SetState(job, JOB_STATE_RECOVERING, reason, why);
+}
+
+const Task* Recoveries::LostOwner(const Job& job) const {
+  for (const int32_t owner : job.view().lane_owners()) {
+    const Task& task = job.tasks()[static_cast<size_t>(owner)];
+    if (task.lost) return &task;
+  }
+  return nullptr;
+}
+
+void Recoveries::RecoverLanes(Job& job) {
+  if (!job.LanesAreFixed() || job.shards().empty() || job.recovery().wanted()) return;
+  const Task* const lost = LostOwner(job);
+  if (lost != nullptr) {
+    BeginRecovery(job, "WorkerLost", absl::StrCat(NameOf(*lost), ": ", lost->why));
+  }
 }
 
 bool Recoveries::CountRestart(Job& job, const std::string& reason, const std::string& why) {
@@ -127,9 +145,17 @@ void Recoveries::AdvanceRecovery(Job& job) {
   for (const Task& task : job.tasks()) {
     if (!task.lost && task.probed) living.insert(task.index);
   }
+  // A later one could not take the lanes up.
+  if (living.empty() && job.LanesAreFixed()) return;
   std::vector<int32_t> owners(job.view().lane_owners().begin(), job.view().lane_owners().end());
   if (!living.empty()) owners = TakeOver(owners, EqualCosts(living));
-  const bool is_restart = job.standing().reason() != kShardLeft;
+  if (job.LanesAreFixed()) {
+    owners = DealByCost(owners, EqualCosts(living));
+    for (const int32_t owner : owners) job.tasks()[static_cast<size_t>(owner)].dealt = true;
+  }
+  NoteResidualsLost(job);
+  const std::string& reason = job.standing().reason();
+  const bool is_restart = reason != kShardLeft && reason != kLanesMove;
   BeginLineage(job, owners);
   job.AddEvent(ctx_.wall(), "LineageStarted",
                absl::StrCat("lineage ", job.view().lineage(), " from ",
@@ -140,6 +166,21 @@ void Recoveries::AdvanceRecovery(Job& job) {
                                                       job.RestartLimit())
                                        : std::string()));
   ctx_.Reschedule();
+}
+
+void Recoveries::NoteResidualsLost(Job& job) {
+  if (!job.DropsResiduals()) return;
+  double squares = 0;
+  for (const Task& task : job.tasks()) {
+    if (!job.lineages().Owns(task.index)) continue;
+    squares += task.state.residual_norm() * task.state.residual_norm();
+  }
+  if (squares <= 0) return;
+  job.AddEvent(
+      ctx_.wall(), "ResidualsLost",
+      absl::StrCat("the job goes back to a checkpoint, and what ",
+                   job.resolved()->spec().kvstore().gradient_compression().type(),
+                   " had left out of the gradients is lost; its norm was ", std::sqrt(squares)));
 }
 
 // New homes for lost shards. False: one of them has none yet, and nothing was changed.

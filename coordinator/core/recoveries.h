@@ -28,6 +28,10 @@ class Recoveries {
   void BeginLineage(Job& job, const std::vector<int32_t>& owners);
   // A fault that no member can take over: the job goes on from its last manifest, or fails. Counts a restart.
   void BeginRecovery(Job& job, const std::string& reason, const std::string& why);
+  // A job whose lanes are fixed, and one of them has lost its owner: it recovers.
+  void RecoverLanes(Job& job);
+  // A lost task that owns a lane, or null.
+  const Task* LostOwner(const Job& job) const;
   // False: the job has failed by it.
   bool CountRestart(Job& job, const std::string& reason, const std::string& why);
   // The limit of restarts is for what happens again and again, not for what happens in a week.
@@ -50,6 +54,8 @@ class Recoveries {
 
  private:
   bool ReplaceShards(Job& job);
+  // A job that drops residuals: people are told how much.
+  void NoteResidualsLost(Job& job);
 
   CoreContext& ctx_;
   JobStates& states_;

@@ -17,6 +17,7 @@ class Recovery {
   enum class Cause {
     kNone,        // none is
     kShardsLost,  // leases of shards lapsed, or their processes died
+    kOwnersLost,  // likewise of workers whose lanes nobody can take over
     kOther,       // a fault, or something that is no restart
   };
 

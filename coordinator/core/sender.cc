@@ -102,8 +102,10 @@ void Sender::SendLacking(Job& job) {
       start->set_files_key(ctx_.options().files_key(
           job.id(), {.shard = false, .index = task.index, .incarnation = task.incarnation}));
     }
+    if ((job.shards().empty() || job.KeepsResiduals()) && !job.lineages().base().empty()) {
+      start->set_base_manifest(BaseFolder(job));
+    }
     if (job.shards().empty()) {
-      if (!job.lineages().base().empty()) start->set_base_manifest(BaseFolder(job));
       for (node::v1::Order& order : ChangesBeyondBase(job)) *start->add_orders() = std::move(order);
     }
     ctx_.Emit(Send{node->session(), std::move(response)});
@@ -134,6 +136,10 @@ void Sender::SendView(Job& job) {
   });
   node::v1::ConnectResponse response;
   *response.mutable_view_change()->mutable_view() = job.view();
+  node::v1::ConnectResponse to_task = response;
+  if (job.KeepsResiduals() && !job.lineages().base().empty()) {
+    to_task.mutable_view_change()->set_base_manifest(BaseFolder(job));
+  }
   // The view that the lineage began with is in its StartLineage.
   const bool changed = generation > job.view().lineage();
   for (Shard& shard : job.shards()) {
@@ -158,7 +164,7 @@ void Sender::SendView(Job& job) {
     }
     if (!ctx_.Due(task.view_sent, ctx_.options().resend)) continue;
     task.view_sent = ctx_.now();
-    ctx_.Emit(Send{node->session(), response});
+    ctx_.Emit(Send{node->session(), to_task});
   }
 }
 

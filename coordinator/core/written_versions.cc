@@ -11,17 +11,33 @@ const node::v1::WrittenFiles* WrittenVersions::Of(int32_t shard, int64_t step) c
   return its == at->second.files.end() ? nullptr : &its->second;
 }
 
+namespace {
+
+bool TakeOf(int32_t member, const node::v1::WrittenFiles& reported, const std::string& error,
+            std::map<int32_t, node::v1::WrittenFiles>& files,
+            std::map<int32_t, std::string>& errors) {
+  if (!error.empty()) return errors.emplace(member, error).second;
+  if (reported.files_size() == 0) return false;
+  errors.erase(member);
+  return files.emplace(member, reported).second;
+}
+
+}  // namespace
+
 bool WrittenVersions::Take(int32_t shard, const node::v1::WrittenFiles& files,
                            const std::string& error) {
   WrittenVersion& version = versions_[files.step()];
-  if (!error.empty()) return version.errors.emplace(shard, error).second;
-  if (files.files_size() == 0) return false;
-  version.errors.erase(shard);
-  return version.files.emplace(shard, files).second;
+  return TakeOf(shard, files, error, version.files, version.errors);
+}
+
+bool WrittenVersions::TakeResiduals(int32_t task, const node::v1::WrittenFiles& files,
+                                    const std::string& error) {
+  WrittenVersion& version = versions_[files.step()];
+  return TakeOf(task, files, error, version.residuals, version.residual_errors);
 }
 
 void WrittenVersions::Settle(int64_t step) {
-  settled_step_ = step;
+  settled_step_ = std::max(settled_step_, step);
   versions_.erase(versions_.begin(), versions_.upper_bound(step));
 }
 

@@ -15,6 +15,9 @@ namespace capstan::coordinator::core {
 struct WrittenVersion {
   std::map<int32_t, node::v1::WrittenFiles> files;  // by shard; 0: the task that is its own shard
   std::map<int32_t, std::string> errors;            // by shard, the newest
+  // Likewise of residuals, by task.
+  std::map<int32_t, node::v1::WrittenFiles> residuals;
+  std::map<int32_t, std::string> residual_errors;
 };
 
 // Of one lineage. Not thread-safe.
@@ -29,6 +32,8 @@ class WrittenVersions {
 
   // A shard reports files or `error`, a sentence. True: that is news.
   bool Take(int32_t shard, const node::v1::WrittenFiles& files, const std::string& error);
+  // Likewise a task, of the residuals of its lanes.
+  bool TakeResiduals(int32_t task, const node::v1::WrittenFiles& files, const std::string& error);
   // The checkpoint of `step` is committed: nothing up to it is waited for any more.
   void Settle(int64_t step);
 

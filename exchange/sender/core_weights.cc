@@ -16,7 +16,7 @@ using training::ChunkRun;
 namespace {
 
 WeightAssembly::Said SaidBy(const v1::WeightFrame& frame) {
-  return {frame.stop(), frame.evaluate(), frame.loss_scale(), frame.skipped()};
+  return {frame.stop(), frame.evaluate(), frame.loss_scale(), frame.skipped(), frame.checkpoint()};
 }
 
 absl::Status WrongChecksum(absl::string_view what, int64_t version, int32_t chunk) {

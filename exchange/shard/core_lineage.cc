@@ -29,7 +29,7 @@ void ShardCore::On(const StartLineage& event) {
   reason_.clear();
   message_.clear();
   version_ = -1;
-  stop_ = evaluate_ = skipped_ = false;
+  stop_ = evaluate_ = skipped_ = saved_ = false;
   held_version_ = {};
   missed_.clear();
   lead_.reset();

@@ -460,6 +460,7 @@ void ShardCore::Publish(const Decision& decision, const Held& held) {
   stop_ = decision.stop;
   evaluate_ = decision.evaluate;
   skipped_ = !decision.apply;
+  saved_ = decision.checkpoint;
   gradient_scale_ = 1 / decision.loss_scale;
   const bool counts = decision.apply || CAPSTAN_MUTANT("skipped_steps_are_updates");
   applied_steps_ = decision.applied_steps + (counts ? 1 : 0);
@@ -504,6 +505,7 @@ void ShardCore::EmitWeights(StreamId id, Stream& stream, bool published) {
                    .stop = stop_,
                    .evaluate = evaluate_,
                    .skipped = skipped_,
+                   .checkpoint = saved_,
                    .loss_scale = scale};
   send.update = plan_.replicas && published && follows;
   stream.base = version_;

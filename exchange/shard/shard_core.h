@@ -251,6 +251,7 @@ class ShardCore {
   bool stop_ = false;      // of version_
   bool evaluate_ = false;  // of version_
   bool skipped_ = false;   // the step before version_ was, in this lineage
+  bool saved_ = false;     // version_ is, in this lineage
   bool retired_ = true;    // version_ - 1 is
   absl::Duration published_at_;
   training::LaneTree tree_;                  // of step version_

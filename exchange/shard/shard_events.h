@@ -235,7 +235,8 @@ struct SendWeights {
   int64_t version = 0;
   bool stop = false;
   bool evaluate = false;
-  bool skipped = false;   // the step before it was
+  bool skipped = false;  // the step before it was
+  bool checkpoint = false;
   double loss_scale = 0;  // of step `version`, where this shard is the lead
   // Jobs whose workers update: the task has the version before, so the sums of the step are enough.
   // Only behind the ApplyStep that makes `version`. Otherwise weights and state are sent, or weights

@@ -61,6 +61,7 @@ TaskCore::TaskCore(training::SamplePlan samples, training::EvalPlan evaluation,
   CAPSTAN_CHECK(options_.device_count >= 1);
   CAPSTAN_CHECK(options_.rank >= 0 && options_.total_steps >= 1);
   CAPSTAN_CHECK(options_.lanes_apart || !options_.asynchronous);
+  CAPSTAN_CHECK(!options_.keeps_residuals || (options_.lanes_apart && !options_.asynchronous));
   CAPSTAN_CHECK(!options_.lanes_apart || !(options_.lanes_together || options_.lanes_at_once));
 }
 
@@ -81,7 +82,12 @@ absl::Duration TaskCore::NextDeadline() const {
 std::vector<int32_t> TaskCore::OwnedLanes(int64_t step) const {
   std::vector<int32_t> lanes;
   for (int32_t lane = 0; lane < static_cast<int32_t>(owners_.size()); ++lane) {
-    if (Owns(lane) && samples_.LaneSampleCount(step, lane) > 0) lanes.push_back(lane);
+    if (!Owns(lane) || samples_.LaneSampleCount(step, lane) == 0) continue;
+    const bool computes =
+        !options_.keeps_residuals || CAPSTAN_MUTANT("reissued_without_residual") ||
+        (residual_version_ >= 0 &&
+         std::binary_search(residual_lanes_.begin(), residual_lanes_.end(), lane));
+    if (computes) lanes.push_back(lane);
   }
   return lanes;
 }
@@ -103,6 +109,14 @@ void TaskCore::On(const ViewGiven& e, Effects& out) {
     if (!CAPSTAN_MUTANT("weights_survive_lineage")) held_.reset();
     lineage_ = e.lineage;
     out.emplace_back(OpenLineage{lineage_});
+    if (options_.keeps_residuals) {
+      residual_version_ = -1;
+      residual_lanes_.clear();
+      for (int32_t lane = 0; lane < samples_.lanes(); ++lane) {
+        if (Owns(lane)) residual_lanes_.push_back(lane);
+      }
+      out.emplace_back(ReadResiduals{lineage_, residual_lanes_});
+    }
   } else {
     out.emplace_back(UseView{lineage_, generation_});
     if (held_.has_value()) {
@@ -129,13 +143,46 @@ void TaskCore::On(const WeightsComplete& e, Effects& out) {
   if (options_.asynchronous) return TakeMarks(e, out);
   if (e.version <= version()) return;
   DropStep(out);
-  held_ = Held{e.version, e.stop, e.evaluate};
+  held_ = Held{e.version, e.stop, e.evaluate, e.saved};
   taken_lanes_.assign(owners_.size(), false);
+  if (options_.keeps_residuals && residual_version_ >= 0 && e.version < options_.total_steps) {
+    if (!HasResidualsFor(e.version, out)) return;
+    OweResiduals(out);
+  }
   if (!e.stop) TakeUpLanes(e.version, OwnedLanes(e.version));
   TakeUpEvaluation(out);
   OweWeights(out);
   GiveOrders(out);
   if (report_at_ == absl::InfiniteDuration()) report_at_ = now_ + options_.progress_interval;
+}
+
+bool TaskCore::HasResidualsFor(int64_t version, Effects& out) {
+  const int64_t behind = version - residual_version_;
+  residual_version_ = version;
+  if (residual_lanes_.empty() || behind == 0 || behind == 1) return true;
+  // Whether the steps between were applied is not known here.
+  On(Failed{"InternalError",
+            absl::StrCat("version ", version, " came ", behind, " versions after the residuals of ",
+                         residual_lanes_.size(), " lanes")},
+     out);
+  return false;
+}
+
+void TaskCore::OweResiduals(Effects& out) const {
+  // Nothing begins from version T.
+  if (!held_->saved || held_->version >= options_.total_steps || residual_lanes_.empty()) return;
+  out.emplace_back(WriteResiduals{lineage_, held_->version, held_->stop, residual_lanes_});
+}
+
+void TaskCore::On(const ResidualsRead& e, Effects& out) {
+  if (!options_.keeps_residuals || e.lineage != lineage_ || residual_version_ >= 0) return;
+  residual_version_ = e.version;
+  if (!held_.has_value()) return;
+  if (!HasResidualsFor(held_->version, out)) return;
+  OweResiduals(out);  // a step without samples for these lanes may have passed meanwhile
+  if (held_->stop) return;
+  TakeUpLanes(held_->version, OwnedLanes(held_->version));
+  GiveOrders(out);
 }
 
 int64_t TaskCore::Begin(int64_t work) {

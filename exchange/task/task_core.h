@@ -17,6 +17,10 @@
 //   the weights are above it. The next one begins then, if the floor of the weights is high enough;
 //   else the task asks for newer ones, again and again. Versions only say what is evaluated and when
 //   the job ends.
+//   Jobs that keep residuals (E1 to E4): a lane is computed only by a task that has its residual of
+//   the version. A task reads those of its lanes where a lineage begins, and writes them with each
+//   version that is saved. Lanes that it gains inside a lineage are not computed. If it misses a
+//   version, it cannot know its residuals any more, and fails.
 //   weights.safetensors is owed of version T; a version that is the last of its lineage by order
 //   (suspend) owes nothing.
 //
@@ -61,6 +65,12 @@ struct WeightsComplete {
   std::vector<int64_t> marks;
   int64_t floor = 0;
   int64_t max_staleness = -1;
+  bool saved = false;  // a checkpoint has the version
+};
+// The residuals of the lanes of the last ReadResiduals are here, of this version.
+struct ResidualsRead {
+  int64_t lineage = 0;
+  int64_t version = 0;
 };
 // The device has computed the lane and is free; its gradient is in the fold of `work`.
 struct LaneComputed {
@@ -95,7 +105,7 @@ struct Failed {
 struct StopOrder {};
 struct Tick {};
 
-using Event = std::variant<ViewGiven, WeightsComplete, LaneComputed, BlockPushed,
+using Event = std::variant<ViewGiven, WeightsComplete, ResidualsRead, LaneComputed, BlockPushed,
                            EvaluationComputed, WeightsWritten, Failed, StopOrder, Tick>;
 
 // ---- Effects ----
@@ -162,6 +172,20 @@ struct WriteWeights {
   int64_t lineage = 0;
   int64_t version = 0;
 };
+// Behind OpenLineage: read the residuals of these lanes with which the lineage begins, answer
+// ResidualsRead.
+struct ReadResiduals {
+  int64_t lineage = 0;
+  std::vector<int32_t> lanes;
+};
+// Write the residuals of these lanes as they are at the version. Comes before any order to compute
+// on it.
+struct WriteResiduals {
+  int64_t lineage = 0;
+  int64_t version = 0;
+  bool last = false;  // of its lineage: it must be written
+  std::vector<int32_t> lanes;
+};
 struct ReportState {
   TaskPhase phase = TaskPhase::kStarting;
   int64_t lineage = 0;
@@ -175,9 +199,9 @@ struct Exit {
   bool failed = false;
 };
 
-using Effect =
-    std::variant<OpenLineage, UseView, ComputeLane, FoldAndPush, DropWork, SendSeal, AskForWeights,
-                 EvaluateBlock, SendEvaluationPart, WriteWeights, ReportState, Exit>;
+using Effect = std::variant<OpenLineage, UseView, ComputeLane, FoldAndPush, DropWork, SendSeal,
+                            AskForWeights, EvaluateBlock, SendEvaluationPart, WriteWeights,
+                            ReadResiduals, WriteResiduals, ReportState, Exit>;
 using Effects = std::vector<Effect>;
 
 struct TaskCoreOptions {
@@ -191,7 +215,8 @@ struct TaskCoreOptions {
   bool lanes_at_once = false;
   // Each lane is pushed by itself, never in a sum with others. Then neither of the two above.
   bool lanes_apart = false;
-  bool asynchronous = false;                                   // then lanes are apart
+  bool asynchronous = false;     // then lanes are apart
+  bool keeps_residuals = false;  // of error feedback; then lanes are apart, and not asynchronous
   absl::Duration resend_interval = absl::Milliseconds(500);    // of seals and evaluation parts
   absl::Duration progress_interval = absl::Milliseconds(250);  // of ReportState for the step alone
 };
@@ -244,10 +269,12 @@ class TaskCore {
     int64_t version = 0;
     bool stop = false;
     bool evaluate = false;
+    bool saved = false;
   };
 
   void On(const ViewGiven& e, Effects& out);
   void On(const WeightsComplete& e, Effects& out);
+  void On(const ResidualsRead& e, Effects& out);
   void On(const LaneComputed& e, Effects& out);
   void On(const BlockPushed& e, Effects& out);
   void On(const EvaluationComputed& e, Effects& out);
@@ -257,6 +284,10 @@ class TaskCore {
   void On(const Tick& e, Effects& out);
 
   void DropStep(Effects& out);
+  // Jobs that keep residuals. False: it has failed, because they are not those of the version.
+  bool HasResidualsFor(int64_t version, Effects& out);
+  // Writes those of the held version, if it is saved.
+  void OweResiduals(Effects& out) const;
   void TakeUpLanes(int64_t step, const std::vector<int32_t>& lanes);
   // Asynchronous jobs.
   void TakeMarks(const WeightsComplete& e, Effects& out);
@@ -274,6 +305,7 @@ class TaskCore {
   void UpdatePhase(Effects& out);
   void Report(Effects& out);
   bool Owns(int32_t lane) const { return owners_[lane] == options_.rank; }
+  // Those with samples that it may compute.
   std::vector<int32_t> OwnedLanes(int64_t step) const;
 
   const training::SamplePlan samples_;
@@ -287,6 +319,11 @@ class TaskCore {
   int64_t generation_ = 0;
   std::vector<int32_t> owners_;
   std::optional<Held> held_;
+
+  // Of a job that keeps residuals, in the lineage: the lanes that have one here, and the version that
+  // these are of; -1: they are being read.
+  std::vector<int32_t> residual_lanes_;
+  int64_t residual_version_ = -1;
 
   // Of an asynchronous job: by lane, its next step, as far as the task has heard in this lineage;
   // the floor and the bound of the newest weights; and the lanes for which it asks.

@@ -50,6 +50,7 @@ struct Setup {
   bool lanes_at_once = false;
   bool lanes_apart = false;
   bool asynchronous = false;
+  bool keeps_residuals = false;
 };
 
 class Task {
@@ -115,7 +116,8 @@ class Task {
     task.device_count = s.devices;
     task.lanes_together = s.lanes_together;
     task.lanes_at_once = s.lanes_at_once;
-    task.lanes_apart = s.lanes_apart || s.asynchronous;
+    task.lanes_apart = s.lanes_apart || s.asynchronous || s.keeps_residuals;
+    task.keeps_residuals = s.keeps_residuals;
     task.asynchronous = s.asynchronous;
     task.resend_interval = kResend;
     return TaskCore(*std::move(samples), *std::move(evaluation), task);
@@ -795,6 +797,114 @@ TEST(AsynchronousTaskTest, AnotherLineageBeginsAtItsOwnMarks) {
   WeightsComplete weights = Marks({1, 2});
   weights.lineage = 2;
   EXPECT_THAT(LanesAndSteps(task.Do(weights)), ElementsAre(Begun{0, 1}));
+}
+
+// ---- jobs that keep residuals ----
+
+WeightsComplete Version(int64_t version, bool saved = false, bool stop = false) {
+  WeightsComplete weights{1, version, stop};
+  weights.saved = saved;
+  return weights;
+}
+
+TEST(ResidualsTest, NothingIsComputedBeforeTheResidualsAreRead) {
+  Task task({.lanes = 4, .keeps_residuals = true});
+  const Effects opened = task.View(1, 1, {0, 1, 0, 1});
+  ASSERT_THAT(Only<ReadResiduals>(opened), SizeIs(1));
+  EXPECT_THAT(Only<ReadResiduals>(opened)[0].lanes, ElementsAre(0, 2));
+  EXPECT_THAT(LanesOf(task.Do(Version(2))), IsEmpty());
+  EXPECT_THAT(LanesOf(task.Do(ResidualsRead{2, 2})), IsEmpty()) << "of another lineage";
+  EXPECT_THAT(LanesOf(task.Compute(task.Do(ResidualsRead{1, 2}))), ElementsAre(0, 2));
+  EXPECT_THAT(LanesOf(task.Do(ResidualsRead{1, 2})), IsEmpty()) << "a second time";
+  EXPECT_THAT(LanesOf(task.Compute(task.Do(Version(3)))), ElementsAre(0, 2));
+
+  const Effects next = task.View(2, 2, {1, 0, 1, 1});
+  EXPECT_THAT(Only<ReadResiduals>(next)[0].lanes, ElementsAre(1));
+  EXPECT_THAT(LanesOf(task.Do(WeightsComplete{2, 2})), IsEmpty());
+  EXPECT_THAT(LanesOf(task.Do(ResidualsRead{2, 2})), ElementsAre(1));
+}
+
+TEST(ResidualsTest, ASavedVersionIsWrittenBeforeAnythingIsComputedOnIt) {
+  Task task({.lanes = 4, .keeps_residuals = true});
+  task.View(1, 1, {0, 1, 0, 1});
+  task.Do(ResidualsRead{1, 0});
+  EXPECT_THAT(Only<WriteResiduals>(task.Compute(task.Do(Version(0)))), IsEmpty());
+  const Effects saved = task.Compute(task.Do(Version(1, /*saved=*/true)));
+  ASSERT_THAT(Only<WriteResiduals>(saved), SizeIs(1));
+  EXPECT_THAT(Only<WriteResiduals>(saved)[0].lanes, ElementsAre(0, 2));
+  EXPECT_FALSE(Only<WriteResiduals>(saved)[0].last);
+  const auto write = std::find_if(saved.begin(), saved.end(), [](const Effect& effect) {
+    return std::holds_alternative<WriteResiduals>(effect);
+  });
+  const auto compute = std::find_if(saved.begin(), saved.end(), [](const Effect& effect) {
+    return std::holds_alternative<ComputeLane>(effect);
+  });
+  EXPECT_LT(write - saved.begin(), compute - saved.begin());
+  // A hand-over or a suspend: it must be written.
+  const Effects last = task.Do(Version(2, /*saved=*/true, /*stop=*/true));
+  ASSERT_THAT(Only<WriteResiduals>(last), SizeIs(1));
+  EXPECT_TRUE(Only<WriteResiduals>(last)[0].last);
+}
+
+// The base's step had no samples for its lanes, so the next version came while they were being read.
+TEST(ResidualsTest, AVersionThatIsSavedBeforeTheyAreReadIsWrittenThen) {
+  Task task({.lanes = 2, .keeps_residuals = true});
+  task.View(1, 1, {0, 1});
+  EXPECT_THAT(Only<WriteResiduals>(task.Do(Version(3, /*saved=*/true))), IsEmpty());
+  const Effects effects = task.Do(ResidualsRead{1, 2});
+  ASSERT_THAT(Only<WriteResiduals>(effects), SizeIs(1));
+  EXPECT_EQ(Only<WriteResiduals>(effects)[0].version, 3);
+  EXPECT_THAT(LanesOf(effects), ElementsAre(0));
+}
+
+TEST(ResidualsTest, NobodyNeedsThoseOfVersionT) {
+  Task task({.lanes = 2, .keeps_residuals = true});
+  task.View(1, 1, {0, 1});
+  task.Do(ResidualsRead{1, 4});
+  task.Compute(task.Do(Version(4)));
+  EXPECT_THAT(Only<WriteResiduals>(task.Do(Version(5, /*saved=*/true, /*stop=*/true))), IsEmpty());
+}
+
+TEST(ResidualsTest, ATaskWithoutLanesReadsAndWritesNothing) {
+  Task task({.lanes = 2, .rank = 2, .keeps_residuals = true});
+  EXPECT_THAT(Only<ReadResiduals>(task.View(1, 1, {0, 1}))[0].lanes, IsEmpty());
+  task.Do(ResidualsRead{1, 0});
+  task.Do(Version(0));
+  const Effects later = task.Do(Version(3, /*saved=*/true));  // it may miss versions
+  EXPECT_THAT(Only<WriteResiduals>(later), IsEmpty());
+  EXPECT_EQ(task.core().phase(), TaskPhase::kRunning);
+}
+
+// Its residual is at another task. Lane 0's weights.safetensors may still move here at the end.
+TEST(ResidualsTest, ALaneThatIsGainedInsideALineageIsNotComputed) {
+  Task task({.lanes = 2, .rank = 1, .keeps_residuals = true});
+  task.View(1, 1, {0, 1});
+  task.Do(ResidualsRead{1, 3});
+  task.Compute(task.Do(Version(3)));
+  EXPECT_THAT(LanesOf(task.View(1, 2, {1, 1})), IsEmpty());
+  EXPECT_THAT(LanesOf(task.Compute(task.Do(Version(4)))), ElementsAre(1));
+  EXPECT_THAT(Only<WriteWeights>(task.Do(Version(5, true, true))), SizeIs(1));
+}
+
+// Whether the steps between were applied is not known, so its residuals are not either.
+TEST(ResidualsTest, AnOwnerThatMissesAVersionFails) {
+  Task task({.lanes = 2, .keeps_residuals = true});
+  task.View(1, 1, {0, 1});
+  task.Do(ResidualsRead{1, 0});
+  task.Compute(task.Do(Version(0)));
+  task.Compute(task.Do(Version(1)));
+  const Effects effects = task.Do(Version(3));
+  EXPECT_THAT(LanesOf(effects), IsEmpty());
+  ASSERT_THAT(Only<ReportState>(effects), SizeIs(1));
+  EXPECT_EQ(Only<ReportState>(effects)[0].reason, "InternalError");
+  EXPECT_EQ(Only<ReportState>(effects)[0].message,
+            "version 3 came 2 versions after the residuals of 1 lanes");
+  EXPECT_THAT(Only<Exit>(effects), SizeIs(1));
+
+  Task late({.lanes = 2, .keeps_residuals = true});
+  late.View(1, 1, {0, 1});
+  late.Do(Version(2));
+  EXPECT_THAT(Only<Exit>(late.Do(ResidualsRead{1, 0})), SizeIs(1)) << "the base is 2 versions old";
 }
 
 }  // namespace

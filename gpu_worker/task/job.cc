@@ -12,6 +12,8 @@ namespace capstan::gpu_worker {
 
 bool Job::asynchronous() const { return training::spec::IsAsynchronous(spec.spec()); }
 
+bool Job::keeps_residuals() const { return training::spec::KeepsResiduals(spec.spec()); }
+
 int64_t Job::MaxPart(int32_t lane) const {
   const int64_t steps = training::spec::LocalSteps(spec.spec());
   return (samples.MaxLaneSampleCount(lane) + steps - 1) / steps;

@@ -42,6 +42,8 @@ struct Job {
   bool uses_shards() const { return spec.num_shards() > 0; }
   bool asynchronous() const;
   bool compresses() const { return gradient_format.encoding != training::GradientEncoding::kNone; }
+  // Checkpoints have what error feedback has left out.
+  bool keeps_residuals() const;
   // Each lane's gradient leaves by itself, never in a sum with others.
   bool lanes_apart() const { return asynchronous() || compresses(); }
   engine::Precision precision() const;

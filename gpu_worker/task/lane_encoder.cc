@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "services/check/check.h"
+#include "services/check/mutant.h"
 #include "training/compress/gradient_format.h"
 
 namespace capstan::gpu_worker {
@@ -13,11 +14,48 @@ namespace capstan::gpu_worker {
 using exchange::FloatBuffer;
 using training::FlatRange;
 
-LaneEncoder::LaneEncoder(const training::FlatLayout& layout, const training::GradientFormat& format)
-    : layout_(layout), gradients_(layout, format), encoded_(gradients_.total_words()) {}
+LaneEncoder::LaneEncoder(const training::FlatLayout& layout, const training::GradientFormat& format,
+                         Residuals residuals)
+    : layout_(layout),
+      gradients_(layout, format),
+      kept_(residuals),
+      encoded_(gradients_.total_words()) {}
 
-LaneEncoder::Residual& LaneEncoder::At(const LaneStep& at) {
-  Residual& residual = residuals_[at.lane];
+void LaneEncoder::Begin(int32_t lane, std::shared_ptr<FloatBuffer> residual) {
+  CAPSTAN_CHECK(kept_ == Residuals::kKept);
+  if (residual == nullptr) residual = std::make_shared<FloatBuffer>(layout_.total_floats());
+  CAPSTAN_CHECK(residual->size() == layout_.total_floats());
+  OfLane& of = residuals_[lane];
+  of = OfLane();
+  of.first = false;
+  of.applied = false;  // there is no `after` yet
+  of.before = std::move(residual);
+  of.after = std::make_shared<FloatBuffer>(layout_.total_floats());
+}
+
+std::shared_ptr<const FloatBuffer> LaneEncoder::Residual(int32_t lane) const {
+  const auto it = residuals_.find(lane);
+  return it == residuals_.end() ? nullptr : it->second.now();
+}
+
+LaneEncoder::OfLane& LaneEncoder::At(const LaneStep& at) {
+  OfLane& residual = residuals_[at.lane];
+  if (kept_ == Residuals::kKept) {
+    if (residual.before == nullptr) {
+      CAPSTAN_CHECK(CAPSTAN_MUTANT("reissued_without_residual"));
+      Begin(at.lane, nullptr);
+    }
+    const bool commits = residual.applied || CAPSTAN_MUTANT("residual_of_a_skipped_step");
+    if (commits && residual.step >= 0) std::swap(residual.before, residual.after);
+    if (residual.after.use_count() > 1) {  // it is being written into a file
+      residual.after = std::make_shared<FloatBuffer>(layout_.total_floats());
+    }
+    // As without kKept, so that both give the same bits as long as nothing fails.
+    residual.first = at.step_before < 0;
+    residual.step = at.step;
+    residual.applied = true;
+    return residual;
+  }
   residual.first = residual.before == nullptr || residual.step != at.step_before;
   if (residual.before == nullptr) {
     residual.before = std::make_shared<FloatBuffer>(layout_.total_floats());  // zeros
@@ -36,7 +74,7 @@ std::shared_ptr<FloatBuffer> LaneEncoder::Encode(const LaneStep& at,
                                                  absl::Span<const float> gradient) {
   CAPSTAN_CHECK(static_cast<int64_t>(gradient.size()) == layout_.total_floats());
   std::shared_ptr<FloatBuffer> encoded = encoded_.Lend();
-  Residual* const residual = gradients_.format().has_feedback() ? &At(at) : nullptr;
+  OfLane* const residual = gradients_.format().has_feedback() ? &At(at) : nullptr;
   training::FeedbackArgs args{at.loss_scale, static_cast<double>(at.samples)};
   for (int32_t chunk = 0; chunk < layout_.chunk_count(); ++chunk) {
     const FlatRange from = layout_.ChunkRange(chunk);
@@ -93,15 +131,13 @@ void LaneEncoder::KeepLanes(const std::function<bool(int32_t lane)>& keep) {
   }
 }
 
-double LaneEncoder::Forget() {
+double LaneEncoder::Norm() const {
   double squares = 0;
   for (const auto& entry : residuals_) {
-    const Residual& residual = entry.second;
-    for (const float left_out : (residual.applied ? residual.after : residual.before)->span()) {
+    for (const float left_out : entry.second.now()->span()) {
       squares += static_cast<double>(left_out) * left_out;
     }
   }
-  residuals_.clear();
   return std::sqrt(squares);
 }
 

@@ -5,9 +5,11 @@
 // is added to the gradient of the lane's next step. It counts only if the step was applied. After a
 // step that was skipped, the residual is the one from before.
 //
-// A residual belongs to one lane, one lineage and one task. The first step of a lane at a task
-// begins and ends without one: of that step, shards may have counted another task's copy, which
-// left out other numbers.
+// A residual belongs to one lane, one lineage and one task. With Residuals::kDropped, the first step
+// of a lane at a task begins and ends without one: of that step, shards may have counted another
+// task's copy, which left out other numbers. With kKept, a lane begins with the residual that the
+// lineage's checkpoint has, and any two copies of a contribution are equal. Only the first step of
+// the job leaves none.
 //
 // Threads: none of its own; the owner serialises.
 #ifndef CAPSTAN_GPU_WORKER_TASK_LANE_ENCODER_H_
@@ -35,10 +37,22 @@ struct LaneStep {
   int64_t samples = 1;    // by which the gradient was divided
 };
 
+enum class Residuals {
+  kDropped,  // lost with the task or the lineage
+  kKept,     // in checkpoints; Begin gives them back
+};
+
 class LaneEncoder {
  public:
   // Borrows layout.
-  LaneEncoder(const training::FlatLayout& layout, const training::GradientFormat& format);
+  LaneEncoder(const training::FlatLayout& layout, const training::GradientFormat& format,
+              Residuals residuals = Residuals::kDropped);
+
+  // kKept: the residual of the lane where the lineage begins. Null: zeros. size() ==
+  // layout.total_floats(). Encode needs it.
+  void Begin(int32_t lane, std::shared_ptr<exchange::FloatBuffer> residual);
+  // The lane's residual now, without the loss scale. Does not change any more. Null: it has none.
+  std::shared_ptr<const exchange::FloatBuffer> Residual(int32_t lane) const;
 
   // The words to send (training/compress/gradient_layout.h). A lane's steps rise.
   // gradient.size() == layout.total_floats().
@@ -53,25 +67,30 @@ class LaneEncoder {
 
   // Forgets the residuals of other lanes than these.
   void KeepLanes(const std::function<bool(int32_t lane)>& keep);
-  // Forgets all residuals. The Euclidean norm of what is lost, without the loss scale.
-  double Forget();
+  // The Euclidean norm of all residuals, without the loss scale.
+  double Norm() const;
+  // Forgets all residuals.
+  void Forget() { residuals_.clear(); }
 
  private:
-  struct Residual {
+  struct OfLane {
     int64_t step = -1;  // of the last encoding
     bool first = true;  // of the lane at this task
     bool applied = true;
     std::shared_ptr<exchange::FloatBuffer> before;  // that encoding, and
-    std::shared_ptr<exchange::FloatBuffer> after;
+    std::shared_ptr<exchange::FloatBuffer> after;   // somebody may read what Residual gave out
+
+    const std::shared_ptr<exchange::FloatBuffer>& now() const { return applied ? after : before; }
   };
 
   // The lane's residual for this step, with the current one in `before`.
-  Residual& At(const LaneStep& at);
+  OfLane& At(const LaneStep& at);
 
   const training::FlatLayout& layout_;
   const training::GradientLayout gradients_;
+  const Residuals kept_;
   exchange::BufferPool encoded_;
-  std::map<int32_t, Residual> residuals_;  // by lane; empty without error feedback
+  std::map<int32_t, OfLane> residuals_;  // by lane; empty without error feedback
 };
 
 }  // namespace capstan::gpu_worker

@@ -112,16 +112,83 @@ TEST_F(LaneEncoderTest, ALaneThatWasElsewhereBeginsWithoutResidual) {
   EXPECT_EQ(Send(encoder, 5, 0.375f), 0.0f);
 }
 
-TEST_F(LaneEncoderTest, ForgettingSaysHowMuchIsLost) {
+TEST_F(LaneEncoderTest, TheNormSaysHowMuchIsLeftOut) {
   LaneEncoder encoder(layout_, two_bit_);
-  EXPECT_EQ(encoder.Forget(), 0.0);
+  EXPECT_EQ(encoder.Norm(), 0.0);
   Send(encoder, 0, 0.0f);
   Send(encoder, {.step = 1, .loss_scale = 1024}, 0.25f * 1024);
-  EXPECT_EQ(encoder.Forget(), 1.0);  // sixteen of 0.25
+  EXPECT_EQ(encoder.Norm(), 1.0);  // sixteen of 0.25
+  encoder.Forget();
   Send(encoder, 2, 0.375f);
   EXPECT_EQ(Send(encoder, 3, 0.375f), 0.0f);
+  EXPECT_EQ(encoder.Norm(), 1.5);
   encoder.Skipped(3);
-  EXPECT_EQ(encoder.Forget(), 0.0);
+  EXPECT_EQ(encoder.Norm(), 0.0);
+}
+
+// ---- residuals that checkpoints have ----
+
+TEST_F(LaneEncoderTest, AnUndisturbedLaneSendsTheSameWhetherItsResidualIsKeptOrNot) {
+  LaneEncoder kept(layout_, two_bit_, Residuals::kKept), dropped(layout_, two_bit_);
+  kept.Begin(0, nullptr);
+  int64_t before = -1;
+  for (const int64_t step : {0, 1, 2, 4, 5, 6}) {  // without samples in step 3
+    const LaneStep at{.step = step, .step_before = before};
+    const float gradient = 0.1f * static_cast<float>(step + 3);
+    EXPECT_EQ(Send(kept, at, gradient), Send(dropped, at, gradient)) << step;
+    if (step == 2) {
+      kept.Skipped(2);
+      dropped.Skipped(2);
+    }
+    before = step;
+    EXPECT_EQ(kept.Norm(), dropped.Norm()) << step;
+  }
+  EXPECT_GT(kept.Norm(), 0);
+}
+
+TEST_F(LaneEncoderTest, AKeptLaneGoesOnInAnyLaterStep) {
+  LaneEncoder encoder(layout_, two_bit_, Residuals::kKept);
+  encoder.Begin(0, nullptr);
+  EXPECT_EQ(Send(encoder, 7, 0.375f), 0.0f);
+  EXPECT_EQ(Send(encoder, 8, 0.25f), 0.5f);
+  EXPECT_EQ(Send(encoder, 11, 0.375f), 0.5f);
+}
+
+TEST_F(LaneEncoderTest, ALaneGoesOnElsewhereFromWhatWasSaved) {
+  LaneEncoder first(layout_, two_bit_, Residuals::kKept);
+  first.Begin(0, nullptr);
+  Send(first, 1, 0.375f);
+  const auto saved = first.Residual(0);
+  EXPECT_EQ(saved->span()[0], 0.375f);
+  EXPECT_EQ(first.Residual(1), nullptr);
+  // The file is still being written while it goes on.
+  EXPECT_EQ(Send(first, 2, 0.25f), 0.5f);
+  Send(first, 3, 0.125f);
+  Send(first, 4, 0.0625f);
+  EXPECT_EQ(saved->span()[0], 0.375f);
+
+  LaneEncoder second(layout_, two_bit_, Residuals::kKept);
+  auto copy = std::make_shared<exchange::FloatBuffer>(layout_.total_floats());
+  std::copy(saved->span().begin(), saved->span().end(), copy->data());
+  second.Begin(0, copy);
+  EXPECT_EQ(second.Residual(0)->span()[0], 0.375f);
+  EXPECT_EQ(Send(second, 2, 0.25f), 0.5f);
+  EXPECT_EQ(Send(second, 3, 0.125f), 0.0f);
+  EXPECT_EQ(second.Residual(0)->span()[0], 0.25f);
+}
+
+TEST_F(LaneEncoderTest, ASkippedStepLeavesAKeptResidualAsItWas) {
+  LaneEncoder encoder(layout_, two_bit_, Residuals::kKept);
+  encoder.Begin(0, nullptr);
+  encoder.Skipped(0);  // it has encoded nothing
+  Send(encoder, 1, 0.375f);
+  Send(encoder, 2, 0.0625f);
+  encoder.Skipped(2);
+  EXPECT_EQ(encoder.Residual(0)->span()[0], 0.375f);
+  EXPECT_EQ(Send(encoder, 3, 0.125f), 0.5f);
+  encoder.Skipped(3);
+  EXPECT_EQ(Send(encoder, 4, 0.0625f), 0.0f);
+  EXPECT_EQ(encoder.Residual(0)->span()[0], 0.4375f);
 }
 
 TEST_F(LaneEncoderTest, TheLossScaleIsNotInTheResidual) {
@@ -151,7 +218,7 @@ TEST(LaneEncoderPaddingTest, PaddingStaysZeroAndCountsInNoMean) {
                    absl::MakeSpan(decoded));
     EXPECT_EQ(decoded, gradient) << step;
   }
-  EXPECT_EQ(encoder.Forget(), 0.0);
+  EXPECT_EQ(encoder.Norm(), 0.0);
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ absl::Status LocalExchange::Open(const exchange::Route& route) {
   }
   reported_epochs_ = lead_->epochs().size();
   reported_end_ = false;
-  Publish(lead_->stopped(), lead_->evaluating(), /*skipped=*/false, absl::ZeroDuration());
+  Publish({.stop = lead_->stopped(), .evaluate = lead_->evaluating()}, absl::ZeroDuration());
   // The files of a lineage lie in its own folder.
   if (lead_->stopped()) Save(/*last=*/true, training::spec::EncodeSnapshot(lead_->Snapshot()));
   return absl::OkStatus();
@@ -141,15 +141,16 @@ void LocalExchange::FilesTaken(int64_t lineage, int64_t step) {
   if (lead_ != nullptr && lineage == lineage_) lead_->FilesTaken(step);
 }
 
-void LocalExchange::Publish(bool stop, bool evaluate, bool skipped, absl::Duration update) {
+void LocalExchange::Publish(const Said& said, absl::Duration update) {
   fold_ = std::make_unique<LaneFold>(job_->samples.StepTree(lead_->step()));
   root_.reset();
   CompleteWeights whole;
   whole.lineage = lineage_;
   whole.version = lead_->step();
-  whole.stop = stop;
-  whole.evaluate = evaluate;
-  whole.skipped = skipped;
+  whole.stop = said.stop;
+  whole.evaluate = said.evaluate;
+  whole.skipped = said.skipped;
+  whole.saved = said.saved;
   whole.loss_scale = lead_->loss_scale();
   whole.weights = weights_;
   whole.pull = absl::ZeroDuration();
@@ -260,7 +261,7 @@ void LocalExchange::Apply(const training::Decision& decision) {
                             .state = state_ == nullptr ? nullptr : state_->data()});
     weights_ = std::move(next);
   }
-  Publish(decision.stop, decision.evaluate, !decision.apply, strand_.Now() - begin);
+  Publish(SaidBy(decision), strand_.Now() - begin);
   if (decision.checkpoint) {
     Save(decision.stop, training::spec::EncodeSnapshot(lead_->Snapshot()));
   }
@@ -276,7 +277,7 @@ void LocalExchange::ApplyOnDevices(const training::Decision& decision) {
     weights_.reset();
     state_.reset();
     local_.on_update(std::move(update));
-    return Publish(/*stop=*/false, /*evaluate=*/false, !decision.apply, absl::ZeroDuration());
+    return Publish(SaidBy(decision), absl::ZeroDuration());
   }
   update.weights = pool_.Lend();
   // Only a checkpoint contains the state.
@@ -288,7 +289,7 @@ void LocalExchange::ApplyOnDevices(const training::Decision& decision) {
     if (!*alive || lineage != lineage_) return;
     weights_ = weights;
     state_ = state;
-    Publish(decision.stop, decision.evaluate, !decision.apply, absl::ZeroDuration());
+    Publish(SaidBy(decision), absl::ZeroDuration());
     if (decision.checkpoint) Save(decision.stop, lead);
   };
   local_.on_update(std::move(update));

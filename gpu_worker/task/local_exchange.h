@@ -116,7 +116,17 @@ class LocalExchange final : public exchange::Exchange {
   void Apply(const training::Decision& decision);
   void ApplyOnDevices(const training::Decision& decision);
   void Save(bool last, std::string lead);
-  void Publish(bool stop, bool evaluate, bool skipped, absl::Duration update);
+  // What is said of the version at hand.
+  struct Said {
+    bool stop = false;
+    bool evaluate = false;
+    bool skipped = false;
+    bool saved = false;
+  };
+  static Said SaidBy(const training::Decision& decision) {
+    return {decision.stop, decision.evaluate, !decision.apply, decision.checkpoint};
+  }
+  void Publish(const Said& said, absl::Duration update);
   void Fail(const absl::Status& status);
 
   const std::shared_ptr<const Job> job_;

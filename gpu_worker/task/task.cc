@@ -31,6 +31,7 @@ using exchange::ExchangeCallbacks;
 using services::Log;
 
 constexpr absl::Duration kReportInterval = absl::Seconds(1);
+constexpr absl::Duration kMeasureResiduals = absl::Seconds(5);
 
 Task::Task(TaskOptions options, services::Strand& strand, Callbacks callbacks)
     : options_(std::move(options)),
@@ -60,6 +61,7 @@ void Task::Post(std::function<void()> function) {
 void Task::Start(const node::v1::StartTask& start) {
   rank_ = start.rank();
   view_ = start.view();
+  base_manifest_ = start.base_manifest();
   reached_at_ = strand_.Now();
   state_.set_job_id(start.job_id());
   state_.set_rank(rank_);
@@ -190,9 +192,13 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
   worker.lanes_at_once = lanes_at_once_ > 1;
   worker.lanes_apart = job_->lanes_apart();
   worker.asynchronous = job_->asynchronous();
+  worker.keeps_residuals = job_->keeps_residuals();
   core_ = std::make_unique<core::TaskCore>(job_->samples, job_->evaluation, worker);
   gradients_ = std::make_unique<BufferPool>(job_->layout.total_floats());
-  if (job_->compresses()) encoder_.emplace(job_->layout, job_->gradient_format);
+  if (job_->compresses()) {
+    encoder_.emplace(job_->layout, job_->gradient_format,
+                     job_->keeps_residuals() ? Residuals::kKept : Residuals::kDropped);
+  }
   permutations_ = std::make_shared<EpochPermutations>(job_);
   step_times_.resize(options_.devices.size());
   counters_.planned_bytes.resize(options_.devices.size());
@@ -315,8 +321,9 @@ absl::Status Task::MakeExchange(const node::v1::StartTask& start) {
   return absl::OkStatus();
 }
 
-void Task::ChangeView(const common::v1::View& view) {
+void Task::ChangeView(const common::v1::View& view, const std::string& base_manifest) {
   if (ended_) return;
+  if (view.lineage() > view_.lineage()) base_manifest_ = base_manifest;
   if (view.lineage() > view_.lineage() ||
       (view.lineage() == view_.lineage() && view.generation() > view_.generation())) {
     view_ = view;
@@ -395,8 +402,9 @@ void Task::Do(const core::OpenLineage& e) {
   UseSchedule();
   weights_ = CompleteWeights();
   if (encoder_.has_value()) {
-    const double lost = encoder_->Forget();
+    const double lost = job_->keeps_residuals() ? 0 : encoder_->Norm();
     if (lost > 0) Log(services::kInfo, "residuals_lost").Kv("norm", lost);
+    encoder_->Forget();
   }
   reports_.Reset(e.lineage);
   files_.Post([this, lineage = e.lineage] {
@@ -505,6 +513,7 @@ LaneStep Task::LaneStepOf(const core::FoldAndPush& e) const {
 }
 
 void Task::KeepOwnResiduals() {
+  if (job_->keeps_residuals()) return;  // the owners of a lineage stay
   encoder_->KeepLanes([this](int32_t lane) { return view_.lane_owners(lane) == rank_; });
 }
 
@@ -569,7 +578,7 @@ void Task::OnWeights(const CompleteWeights& weights) {
   if (encoder_.has_value() && weights.skipped) encoder_->Skipped(weights.version - 1);
   weights_ = weights;
   Give(core::WeightsComplete{weights.lineage, weights.version, weights.stop, weights.evaluate,
-                             weights.marks, weights.floor, weights.max_staleness});
+                             weights.marks, weights.floor, weights.max_staleness, weights.saved});
 }
 
 int64_t Task::WeightsId() const {
@@ -716,7 +725,17 @@ void Task::SendState() {
     phases.set_evaluate(seconds(StepPhase::kEvaluate));
   }
   reports_.Fill(state_);
+  MeasureResiduals();
   callbacks_.on_state(state_);
+}
+
+void Task::MeasureResiduals() {
+  if (!encoder_.has_value() || job_->keeps_residuals()) return;
+  if (strand_.Now() < measure_residuals_at_) return;
+  state_.set_residual_norm(encoder_->Norm());
+  if (state_.residual_norm() > 0) {
+    measure_residuals_at_ = strand_.Now() + kMeasureResiduals;  // it is a pass over all of them
+  }
 }
 
 void Task::SendCounters() {

@@ -62,7 +62,8 @@ class Task {
   // Call it once. Opens the data (which blocks), starts the devices and takes up the view. A
   // failure is reported as a state with its reason.
   void Start(const node::v1::StartTask& start);
-  void ChangeView(const common::v1::View& view);
+  // `base_manifest`: as in node.v1.ViewChange.
+  void ChangeView(const common::v1::View& view, const std::string& base_manifest = "");
   // The key for the files of the job. An empty key leaves the current one.
   void SetFilesKey(const std::string& key);
   void GiveOrders(const node::v1::GiveOrders& orders);
@@ -115,10 +116,14 @@ class Task {
   void Do(const exchange::task::EvaluateBlock& e);
   void Do(const exchange::task::SendEvaluationPart& e);
   void Do(const exchange::task::WriteWeights& e);
+  void Do(const exchange::task::ReadResiduals& e);
+  void Do(const exchange::task::WriteResiduals& e);
   void Do(const exchange::task::ReportState& e);
   void Do(const exchange::task::Exit& e);
   void OnWeights(const exchange::CompleteWeights& weights);
   void KeepOwnResiduals();
+  // For people, of residuals that would be lost with this task.
+  void MeasureResiduals();
   LaneStep LaneStepOf(const exchange::task::FoldAndPush& e) const;
   // What is pushed for a lane's gradient. Null: in an asynchronous job, what shards would make of it
   // is not finite. May change the gradient.
@@ -152,6 +157,7 @@ class Task {
   std::map<int64_t, std::shared_ptr<LaneFold>> folds_;  // by work
   std::optional<LaneEncoder> encoder_;                  // if the job compresses gradients
   common::v1::View view_;
+  std::string base_manifest_;  // of the view's lineage, if the task keeps residuals
   std::shared_ptr<EpochPermutations> permutations_;
   std::shared_ptr<const LaneSchedule> schedule_;
   exchange::CompleteWeights weights_;  // the newest complete version
@@ -171,6 +177,7 @@ class Task {
 
   node::v1::TaskState state_;
   FileReports reports_;
+  absl::Duration measure_residuals_at_ = absl::ZeroDuration();
   absl::Duration report_at_ = absl::ZeroDuration();
   absl::Duration counters_at_ = absl::ZeroDuration();  // separate: states are also sent between
   std::optional<PhaseClock> clock_;

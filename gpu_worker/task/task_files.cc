@@ -1,9 +1,14 @@
 // Files that a task saves, the messages about them, and orders to a task that is its own lead.
+#include <map>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "gpu_worker/task/checkpoint_files.h"
 #include "gpu_worker/task/task.h"
+#include "param_store/checkpoint/residual_file.h"
 #include "param_store/checkpoint/shard_file.h"
+#include "services/check/check.h"
 #include "services/logging/log.h"
 #include "training/spec/lead_messages.h"
 
@@ -56,6 +61,68 @@ void Task::Do(const exchange::task::WriteWeights& e) {
       reports_.SetWeights(e.version, written.weights_sha256);
       reports_.Written(e.version, written.file);
       Give(exchange::task::WeightsWritten{e.lineage, e.version});
+    });
+    return absl::OkStatus();
+  });
+}
+
+void Task::Do(const exchange::task::ReadResiduals& e) {
+  if (base_manifest_.empty()) {
+    for (const int32_t lane : e.lanes) encoder_->Begin(lane, nullptr);
+    return Give(exchange::task::ResidualsRead{e.lineage, 0});
+  }
+  files_.Post([this, e, folder = base_manifest_, files = job_files_] {
+    std::vector<std::shared_ptr<FloatBuffer>> buffers;
+    std::vector<absl::Span<float>> residuals;
+    for (size_t i = 0; i < e.lanes.size(); ++i) {
+      buffers.push_back(std::make_shared<FloatBuffer>(job_->layout.total_floats()));
+      residuals.push_back(buffers.back()->span());
+    }
+    param_store::ResidualRequest request;
+    request.folder = folder;
+    request.job_id = job_->id();
+    request.training_digest = job_->spec.training_digest();
+    request.layout = &job_->layout;
+    request.lanes = e.lanes;
+    request.files = files.get();
+    int64_t version = 0;
+    const param_store::BaseWeightsError error =
+        param_store::LoadResiduals(request, residuals, &version);
+    Post([this, e, buffers, version, error] {
+      if (ended_ || e.lineage != view_.lineage()) return;
+      if (!error.reason.empty()) {
+        Log(services::kError, "residuals_not_read").Kv("status", error.status);
+        return Give(exchange::task::Failed{error.reason, std::string(error.status.message())});
+      }
+      for (size_t i = 0; i < e.lanes.size(); ++i) encoder_->Begin(e.lanes[i], buffers[i]);
+      Give(exchange::task::ResidualsRead{e.lineage, version});
+    });
+  });
+}
+
+void Task::Do(const exchange::task::WriteResiduals& e) {
+  std::map<int32_t, std::shared_ptr<const FloatBuffer>> residuals;
+  for (const int32_t lane : e.lanes) {
+    residuals[lane] = encoder_->Residual(lane);
+    CAPSTAN_CHECK(residuals[lane] != nullptr);
+  }
+  reports_.Expect(e.version, e.last);
+  WriteFile(e.lineage, e.version, [this, e, residuals = std::move(residuals)] {
+    param_store::ResidualFileOptions options;
+    options.folder = CheckpointFolder(*job_, e.lineage, e.version);
+    options.job_id = job_->id();
+    options.spec_digest = job_->digest;
+    options.rank = rank_;
+    options.lineage = e.lineage;
+    options.step = e.version;
+    std::map<int32_t, absl::Span<const float>> lanes;
+    for (const auto& [lane, residual] : residuals) lanes[lane] = residual->span();
+    auto file = param_store::WriteResidualFile(options, job_->layout, lanes, *job_files_);
+    if (!file.ok()) return file.status();
+    Post([this, e, file = *file] {
+      if (e.lineage != view_.lineage()) return;
+      reports_.Written(e.version, file);
+      SendState();
     });
     return absl::OkStatus();
   });

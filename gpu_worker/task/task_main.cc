@@ -151,7 +151,7 @@ int TaskMain(int argc, const char* const* argv) {
             node::v1::ViewChange change;
             if (!change.ParseFromString(bytes)) return;
             task->SetFilesKey(change.files_key());
-            task->ChangeView(change.view());
+            task->ChangeView(change.view(), change.base_manifest());
           });
         } else if (kind == LinkKind::kFilesTaken) {
           strand.Post([&task, bytes] {

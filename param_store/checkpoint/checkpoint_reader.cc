@@ -1,6 +1,7 @@
 #include "param_store/checkpoint/checkpoint_reader.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,7 @@ constexpr int64_t kBlockBytes = int64_t{1} << 20;
 // A header of ours has less than 200 bytes for each tensor.
 constexpr int64_t kHeaderBaseBytes = int64_t{1} << 16;
 constexpr int64_t kHeaderBytesPerChunk = 512;
+constexpr int64_t kMostLanes = 4096;  // of a step
 
 absl::Status Corrupt(absl::string_view file, absl::string_view what) {
   return absl::DataLossError(absl::StrCat(file, ": ", what));
@@ -55,13 +57,23 @@ class Reader {
  public:
   Reader(const CheckpointPass& pass, training::Manifest* manifest)
       : pass_(pass),
-        first_float_(training::RangeOf(*pass.layout, pass.run).offset),
+        first_float_(
+            pass.residual_lanes == nullptr ? training::RangeOf(*pass.layout, pass.run).offset : 0),
         layout_digest_(pass.job_id.empty() ? LayoutDigest(*pass.layout) : ""),
-        wanted_({{CheckpointPart::kWeights, kWeightTensors, {}}}),
         manifest_(*manifest) {
+    if (pass.residual_lanes != nullptr) {
+      wanted_.push_back({CheckpointPart::kResiduals, kResidualTensors, *pass.residual_lanes, {}});
+      wanted_.back().here.assign(pass.residual_lanes->size(), false);
+      return;
+    }
+    std::vector<int32_t> chunks(pass.run.chunk_count);
+    std::iota(chunks.begin(), chunks.end(), pass.run.first_chunk);
+    wanted_.push_back({CheckpointPart::kWeights, kWeightTensors, chunks, {}});
     const int states = pass.state_floats_per_weight;
-    if (states > 0) wanted_.push_back({CheckpointPart::kState, StateTensors(states), {}});
-    if (pass.marks_per_chunk > 0) wanted_.push_back({CheckpointPart::kMarks, kMarkTensors, {}});
+    if (states > 0) wanted_.push_back({CheckpointPart::kState, StateTensors(states), chunks, {}});
+    if (pass.marks_per_chunk > 0) {
+      wanted_.push_back({CheckpointPart::kMarks, kMarkTensors, chunks, {}});
+    }
     for (Wanted& wanted : wanted_) wanted.here.assign(pass.run.chunk_count, false);
   }
 
@@ -82,8 +94,9 @@ class Reader {
     if (absl::Status status = CheckManifest(path); !status.ok()) return status;
     std::vector<const training::ManifestFile*> unused;
     for (const training::ManifestFile& file : manifest_.files) {
-      if (!absl::StartsWith(file.name, "shard-"))
-        continue;  // weights.safetensors only repeats the weights
+      // weights.safetensors only repeats the weights.
+      if (!absl::StartsWith(file.name, pass_.residual_lanes == nullptr ? "shard-" : kResidualFiles))
+        continue;
       absl::StatusOr<bool> used = ReadFile(file, /*whole=*/false);
       if (!used.ok()) return used.status();
       if (!*used) unused.push_back(&file);
@@ -120,8 +133,8 @@ class Reader {
     for (const Wanted& wanted : wanted_) {
       for (size_t i = 0; i < wanted.here.size(); ++i) {
         if (wanted.here[i]) continue;
-        return Corrupt(path, absl::StrCat("no file of it holds ", wanted.tensors, ".",
-                                          pass_.run.first_chunk + static_cast<int32_t>(i)));
+        return Corrupt(
+            path, absl::StrCat("no file of it holds ", wanted.tensors, ".", wanted.indices[i]));
       }
     }
     return absl::OkStatus();
@@ -162,13 +175,13 @@ class Reader {
       const auto wanted = std::find_if(wanted_.begin(), wanted_.end(), [&index](const Wanted& w) {
         return absl::ConsumePrefix(&index, absl::StrCat(w.tensors, "."));
       });
-      int32_t chunk = 0;
-      if (wanted == wanted_.end() || !absl::SimpleAtoi(index, &chunk) ||
-          chunk < pass_.run.first_chunk || chunk >= pass_.run.end()) {
-        continue;
-      }
-      const int32_t i = chunk - pass_.run.first_chunk;
-      const Place place = PlaceOf(wanted->part, chunk);
+      int32_t number = 0;  // of a chunk or a lane
+      if (wanted == wanted_.end() || !absl::SimpleAtoi(index, &number)) continue;
+      const std::vector<int32_t>& indices = wanted->indices;
+      const auto at = std::lower_bound(indices.begin(), indices.end(), number);
+      if (at == indices.end() || *at != number) continue;
+      const auto i = static_cast<size_t>(at - indices.begin());
+      const Place place = PlaceOf(wanted->part, number, i);
       if (tensor.dtype != place.dtype || tensor.shape != place.shape) {
         return Corrupt(path,
                        absl::StrCat(tensor.name, " at offset ", header.data_start + tensor.begin,
@@ -204,8 +217,9 @@ class Reader {
     if (!status.ok()) return status;
     const absl::StatusOr<int64_t> end = training::SafetensorsHeaderEnd(path, head, size);
     if (!end.ok()) return end.status();
-    const int64_t limit =
-        kHeaderBaseBytes + kHeaderBytesPerChunk * int64_t{pass_.layout->chunk_count()};
+    const int64_t tensors =
+        pass_.residual_lanes == nullptr ? int64_t{pass_.layout->chunk_count()} : kMostLanes;
+    const int64_t limit = kHeaderBaseBytes + kHeaderBytesPerChunk * tensors;
     if (*end > limit) {
       return Corrupt(path, absl::StrCat("a header of ", *end, " bytes, limit ", limit));
     }
@@ -265,23 +279,32 @@ class Reader {
     return true;
   }
 
-  // The tensors of one part, and which chunks of the run have been found.
+  // The tensors of one part, by chunk or lane, and which of them have been found.
   struct Wanted {
     CheckpointPart part = CheckpointPart::kWeights;
     absl::string_view tensors;
+    std::vector<int32_t> indices;  // rising
     std::vector<bool> here;
   };
-  // What the tensor of a chunk must be, and where its bytes belong.
+  // What a tensor must be, and where its bytes belong.
   struct Place {
     training::SafetensorsDtype dtype = training::SafetensorsDtype::kF32;
     std::vector<int64_t> shape;
     int64_t to = 0;
   };
-  Place PlaceOf(CheckpointPart part, int32_t chunk) const {
+  // `i`: among the wanted ones of its part.
+  Place PlaceOf(CheckpointPart part, int32_t chunk, size_t i) const {
+    if (part == CheckpointPart::kResiduals) {
+      const int64_t floats = pass_.layout->total_floats();
+      return {training::SafetensorsDtype::kF32,
+              {floats},
+              static_cast<int64_t>(i) * floats * static_cast<int64_t>(sizeof(float))};
+    }
     const training::FlatRange range = pass_.layout->ChunkRange(chunk);
     const auto floats = static_cast<int64_t>(sizeof(float)) * (range.offset - first_float_);
     switch (part) {
       case CheckpointPart::kWeights:
+      case CheckpointPart::kResiduals:
         break;
       case CheckpointPart::kState:
         return {training::SafetensorsDtype::kF32,

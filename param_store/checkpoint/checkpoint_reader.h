@@ -1,5 +1,5 @@
-// Reads the files of a committed checkpoint once and passes on the bytes of the chunks of one run,
-// whichever files of the manifest contain them.
+// Reads the files of a committed checkpoint once and passes on the bytes of the chunks of one run, or
+// of the residuals of some lanes, whichever files of the manifest contain them.
 //
 // Every byte is hashed before it is passed on. Only at the end is it known whether the hashes match
 // the manifest, so the bytes mean nothing if the pass fails. The manifest contains a hash of
@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,10 +28,14 @@ namespace capstan::param_store {
 
 // What bytes of a checkpoint are.
 enum class CheckpointPart {
-  kWeights,  // floats
-  kState,    // floats of the optimizer, state_floats_per_weight for each weight
-  kMarks,    // int64, marks_per_chunk for each chunk
+  kWeights,    // floats
+  kState,      // floats of the optimizer, state_floats_per_weight for each weight
+  kMarks,      // int64, marks_per_chunk for each chunk
+  kResiduals,  // floats of the flat vector, for each lane
 };
+
+inline constexpr absl::string_view kResidualTensors = "residual";
+inline constexpr absl::string_view kResidualFiles = "residuals-";
 
 struct CheckpointPass {
   std::string folder;  // as in messages
@@ -42,9 +47,11 @@ struct CheckpointPass {
   training::ChunkRun run;
   int state_floats_per_weight = 0;  // of the optimizer; above 0: its state is read too
   int64_t marks_per_chunk = 0;      // of an asynchronous job; above 0: they are read too
+  // Not null: the residuals of these lanes are read, rising, and nothing of the chunks.
+  const std::vector<int32_t>* residual_lanes = nullptr;
   std::function<absl::StatusOr<std::unique_ptr<InputFile>>(const std::string& name)> open;
-  // Called with the bytes read. `at`: byte offset from the first number of this part of the run. An
-  // error ends the pass.
+  // Called with the bytes read. `at`: byte offset from the first number of this part of the run, or
+  // of the residuals of all wanted lanes, one after the other. An error ends the pass.
   std::function<absl::Status(CheckpointPart part, int64_t at, absl::string_view bytes)> take;
 };
 

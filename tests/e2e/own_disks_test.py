@@ -121,6 +121,27 @@ class OwnDisksTest(Files):
         self.assertIn('way=grpc', ''.join(launch.said))
         self.look_at_the_files(job)
 
+    def test_residuals_travel_as_well(self):
+        # Tasks write what error feedback left out, and read it where the job goes back to a checkpoint.
+        spec = dict(SPEC, resources={'num_workers': 2, 'num_shards': 1, 'lanes': 4}, kvstore={'type': 'dist_sync', 'gradient_compression': '2bit'},
+                    recovery={'backoff': {'initial': '0s'}})
+        want = self.train(spec)
+        os.rename(self.path('capstan-out', want['job_id']), self.path('shared'))
+        launch = self.by_ssh(spec)
+        self.wait_until(lambda: self.checkpoints() or launch.process.poll() is not None, 120, 'a checkpoint')
+        self.assertTrue(self.checkpoints(), ''.join(launch.said))
+        launch.look()
+        os.kill(launch.pid_of('s0'), signal.SIGKILL)
+        self.assertEqual(launch.end(), 0, ''.join(launch.said))
+        job = launch.job()
+        self.assertEqual(job['weights_sha256'], want['weights_sha256'])
+        self.assertEqual({member['files_way'] for member in job['shards'] + job['workers']}, {'grpc'})
+        names = set()
+        for path in self.checkpoints():  # the last version needs none
+            with open(path) as f:
+                names |= {file['name'] for file in json.load(f)['files']}
+        self.assertLessEqual({'residuals-0.safetensors', 'residuals-1.safetensors'}, names)
+
     def test_a_task_that_is_its_own_store(self):
         spec = dict(SPEC, resources={'num_workers': 1}, kvstore={'type': 'local'}, recovery={'backoff': {'initial': '0s'}})
         want = self.train(spec)

@@ -249,7 +249,9 @@ void Cluster::OnAnswer(Node& node, const std::string& bytes) {
       node.shard->OnStartLineage(message.start_lineage());
       return ReportSoon(node);
     case ConnectResponse::kViewChange:
-      if (node.task != nullptr) node.task->OnViewChange(message.view_change().view());
+      if (node.task != nullptr)
+        node.task->OnViewChange(message.view_change().view(),
+                                message.view_change().base_manifest());
       if (node.shard != nullptr) node.shard->OnViewChange(message.view_change());
       return;
     case ConnectResponse::kStopTask:

@@ -41,7 +41,9 @@ job::v1::JobSpec SpecOf(const Plan& plan) {
       "version: 1\nname: sim\nresources: {", resources,
       "}\nmodel: {name: mlp}\ndata: {format: synthetic_digits, train_samples: ", train,
       ", test_samples: 40}\nkvstore: {type: ", KvStoreOf(plan),
-      plan.compressed ? ", gradient_compression: bf16" : "",
+      plan.toy.feedback
+          ? absl::StrCat(", gradient_compression: {type: 2bit, threshold: ", Toy::kThreshold, "}")
+          : std::string(plan.compressed ? ", gradient_compression: bf16" : ""),
       plan.replicas ? ", update_on_kvstore: false" : "", "}\ntraining: {max_steps: ", plan.steps,
       ", epochs: 1000, global_batch_size: ", batch, plan.toy.scaled() ? ", precision: fp16" : "",
       plan.toy.clip_norm > 0 ? absl::StrCat(", gradient_clip_norm: ", plan.toy.clip_norm) : "",

@@ -352,6 +352,31 @@ TEST(MutantsTest, EveryBugOfAReplicaIsFoundByItsSeed) {
   }
 }
 
+// Bugs in the rules of residuals (E2 to E4). `seed` is the first seed whose ResidualsPlan finds the bug.
+constexpr AsynchronousBug kResidualBugs[] = {
+    {"checkpoint_without_residuals", 3, "no checkpoint is left that is whole"},
+    {"reissued_without_residual", 3, "has norms of"},
+    {"residual_of_a_skipped_step", 1, "differs from the plain sum"},
+    {"residuals_begin_anew", 3, "has norms of"},
+    {"residuals_of_a_later_step", 3, "has norms of"},
+};
+
+TEST(MutantsTest, EveryBugOfResidualsIsFoundByItsSeed) {
+  const char* const wanted = std::getenv("CAPSTAN_FIND_MUTANTS");
+  for (const AsynchronousBug& bug : kResidualBugs) {
+    if (wanted != nullptr) {
+      if (std::string(wanted) == "all" || std::string(wanted) == bug.mutant)
+        FindWith("residuals", bug.mutant, ResidualsPlan);
+      continue;
+    }
+    SCOPED_TRACE(bug.mutant);
+    const Plan plan = ResidualsPlan(bug.seed);
+    EXPECT_THAT(RunWith(bug.mutant, plan).violations,
+                testing::Contains(testing::HasSubstr(bug.invariant)));
+    EXPECT_THAT(RunWith("", plan).violations, testing::IsEmpty());
+  }
+}
+
 // A worker that has joined and got a lane that runs ahead is owed no answer. Without K2 it waits until
 // the lane is called late and goes to another worker.
 TEST(MutantsTest, WithoutAQuestionAJoinerWaits) {

@@ -300,6 +300,14 @@ Plan CompressedPlan(uint64_t seed) {
   return plan;
 }
 
+Plan ResidualsPlan(uint64_t seed) {
+  Plan plan = DrawPlan(seed);
+  plan.toy.feedback = true;
+  // A loss of a worker costs the steps since the last checkpoint.
+  if (plan.checkpoint_every == 0 || plan.checkpoint_every > 4) plan.checkpoint_every = 1 + seed % 4;
+  return plan;
+}
+
 Plan ReplicaPlan(uint64_t seed) {
   Plan plan = DrawPlan(seed);
   plan.Remove(FaultClass::kLocal);  // there is no other place than the task
@@ -364,6 +372,7 @@ std::string ToString(const Plan& plan) {
   if (plan.local) absl::StrAppend(&text, ", local");
   if (plan.asynchronous) absl::StrAppend(&text, ", asynchronous");
   if (plan.compressed) absl::StrAppend(&text, ", compressed");
+  if (plan.toy.feedback) absl::StrAppend(&text, ", error feedback");
   if (plan.replicas) absl::StrAppend(&text, ", workers update");
   if (!plan.evaluates) absl::StrAppend(&text, ", evaluated at the end");
   if (plan.max_staleness >= 0) absl::StrAppend(&text, ", staleness at most ", plan.max_staleness);

@@ -102,6 +102,9 @@ Plan DrawPlan(uint64_t seed);
 Plan AsynchronousPlan(uint64_t seed);
 // The faults of DrawPlan, with compressed gradients, and all else as in DrawPlan.
 Plan CompressedPlan(uint64_t seed);
+// The faults of DrawPlan, with error feedback whose residuals checkpoints have, and all else as in
+// DrawPlan.
+Plan ResidualsPlan(uint64_t seed);
 // The faults of DrawPlan, with workers that update replicas, and all else as in DrawPlan.
 Plan ReplicaPlan(uint64_t seed);
 // No faults. One of three workers has a link so thin that a version takes many steps.

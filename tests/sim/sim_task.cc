@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gpu_worker/task/job.h"
+#include "param_store/checkpoint/residual_file.h"
 #include "param_store/checkpoint/shard_file.h"
 #include "services/check/check.h"
 #include "services/check/mutant.h"
@@ -56,7 +57,12 @@ SimTask::SimTask(EventQueue& queue, Random& random, SimDisk& disk, Process& proc
   samples_ = *training::spec::MakeSamplePlan(spec_);
   evaluation_ = *training::spec::MakeEvalPlan(spec_);
   pool_ = std::make_unique<gpu_worker::BufferPool>(layout_->total_floats());
-  if (compressed) encoder_.emplace(*layout_, training::spec::GradientFormatOf(spec_));
+  const bool keeps_residuals = training::spec::KeepsResiduals(spec_.spec());
+  if (compressed) {
+    encoder_.emplace(
+        *layout_, training::spec::GradientFormatOf(spec_),
+        keeps_residuals ? gpu_worker::Residuals::kKept : gpu_worker::Residuals::kDropped);
+  }
   weights_.version = -1;
   state_.set_job_id(spec_.job_id());
   state_.set_rank(start.rank());
@@ -67,7 +73,8 @@ SimTask::SimTask(EventQueue& queue, Random& random, SimDisk& disk, Process& proc
                             .total_steps = spec_.total_steps(),
                             .device_count = spec_.devices_per_worker(),
                             .lanes_apart = asynchronous_ || compressed,
-                            .asynchronous = asynchronous_});
+                            .asynchronous = asynchronous_,
+                            .keeps_residuals = keeps_residuals});
   if (spec_.num_shards() == 0) {
     MakeLocal(start);
   } else {
@@ -83,7 +90,8 @@ SimTask::SimTask(EventQueue& queue, Random& random, SimDisk& disk, Process& proc
     options.max_payload_bytes = 4 * layout_->chunk_floats();  // one chunk a frame
     sender_ = std::make_unique<sender::Core>(*layout_, std::move(options));
   }
-  OnViewChange(start.view());
+  base_manifest_ = start.base_manifest();
+  OnViewChange(start.view(), base_manifest_);
 }
 
 // Like Task::MakeExchange.
@@ -146,6 +154,74 @@ void SimTask::WriteShardFile(const gpu_worker::LocalExchange::Snapshot& snapshot
   });
 }
 
+// Like Task::Do(ReadResiduals).
+void SimTask::ReadResiduals(const core::ReadResiduals& read) {
+  if (base_manifest_.empty()) {
+    for (const int32_t lane : read.lanes) encoder_->Begin(lane, nullptr);
+    process_.After({}, [this, read] { Do(core::ResidualsRead{read.lineage, 0}); });
+    return;
+  }
+  process_.After(random_.Between(absl::Milliseconds(1), absl::Milliseconds(60)), [this, read] {
+    if (read.lineage != lineage_) return;
+    std::vector<std::shared_ptr<gpu_worker::FloatBuffer>> buffers;
+    std::vector<absl::Span<float>> residuals;
+    for (size_t i = 0; i < read.lanes.size(); ++i) {
+      buffers.push_back(std::make_shared<gpu_worker::FloatBuffer>(layout_->total_floats()));
+      residuals.push_back(buffers.back()->span());
+    }
+    param_store::ResidualRequest request;
+    request.folder = base_manifest_;
+    request.job_id = spec_.job_id();
+    request.training_digest = spec_.training_digest();
+    request.layout = &*layout_;
+    request.lanes = read.lanes;
+    request.files = &files_;
+    int64_t version = 0;
+    const auto error = param_store::LoadResiduals(request, residuals, &version);
+    if (!error.reason.empty()) {
+      return Do(core::Failed{error.reason, std::string(error.status.message())});
+    }
+    for (size_t i = 0; i < read.lanes.size(); ++i) {
+      encoder_->Begin(read.lanes[i], CAPSTAN_MUTANT("residuals_begin_anew") ? nullptr : buffers[i]);
+    }
+    Do(core::ResidualsRead{read.lineage, version});
+  });
+}
+
+// Like Task::Do(WriteResiduals).
+void SimTask::WriteResiduals(const core::WriteResiduals& write, const Residuals& residuals) {
+  const auto later = [this] {
+    return random_.Between(absl::Milliseconds(1), absl::Milliseconds(40));
+  };
+  process_.After(later(), [this, write, residuals, later] {
+    if (write.lineage != lineage_) return;
+    param_store::ResidualFileOptions options;
+    options.folder = absl::StrCat(spec_.storage_path(), "/", write.lineage, "-", write.version);
+    options.job_id = spec_.job_id();
+    options.spec_digest = digest_;
+    options.rank = state_.rank();
+    options.lineage = write.lineage;
+    options.step = write.version;
+    std::map<int32_t, absl::Span<const float>> lanes;
+    for (const auto& [lane, residual] : residuals) {
+      const auto& now =
+          CAPSTAN_MUTANT("residuals_of_a_later_step") ? encoder_->Residual(lane) : residual;
+      lanes[lane] = now->span();
+    }
+    const auto file = param_store::WriteResidualFile(options, *layout_, lanes, files_);
+    process_.After(later(), [this, write, residuals, file] {
+      if (write.lineage != lineage_) return;
+      if (file.ok()) {
+        reports_.Written(write.version, *file);
+      } else if (reports_.Failed(write.version, std::string(file.status().message()))) {
+        process_.After(absl::Seconds(1),
+                       [this, write, residuals] { WriteResiduals(write, residuals); });
+      }
+      hooks_.changed();
+    });
+  });
+}
+
 node::v1::TaskState SimTask::State() const {
   node::v1::TaskState state = state_;
   if (local_ != nullptr && core_->lineage() > 0) *state.mutable_lead() = local_->lead_state();
@@ -158,7 +234,8 @@ SimTask::~SimTask() {
   for (const auto& entry : streams_) entry.second.link->Close(0);
 }
 
-void SimTask::OnViewChange(const common::v1::View& view) {
+void SimTask::OnViewChange(const common::v1::View& view, const std::string& base_manifest) {
+  if (view.lineage() > view_.lineage()) base_manifest_ = base_manifest;
   if (view.generation() > view_.generation()) view_ = view;
   Do(core::ViewGiven{
       view.lineage(), view.generation(), {view.lane_owners().begin(), view.lane_owners().end()}});
@@ -273,10 +350,11 @@ void SimTask::Send(sender::StreamId id, const std::string& bytes) {
 void SimTask::OnWeights(const CompleteWeights& weights) {
   if (weights.lineage != lineage_) return;
   if (!asynchronous_ && weights.version <= weights_.version) return;
+  if (encoder_.has_value() && weights.skipped) encoder_->Skipped(weights.version - 1);
   weights_ = weights;
   hooks_.assembled(weights);
   Do(core::WeightsComplete{lineage_, weights.version, weights.stop, weights.evaluate, weights.marks,
-                           weights.floor, weights.max_staleness});
+                           weights.floor, weights.max_staleness, weights.saved});
 }
 
 void SimTask::OpenRoute() {
@@ -365,7 +443,15 @@ void SimTask::CarryOut(const core::Effect& effect) {
     weights_ = CompleteWeights();
     weights_.version = -1;
     reports_.Reset(lineage_);
+    if (encoder_.has_value()) encoder_->Forget();
     OpenRoute();
+  } else if (const auto* e = std::get_if<core::ReadResiduals>(&effect)) {
+    ReadResiduals(*e);
+  } else if (const auto* e = std::get_if<core::WriteResiduals>(&effect)) {
+    reports_.Expect(e->version, e->last);
+    Residuals residuals;
+    for (const int32_t lane : e->lanes) residuals[lane] = encoder_->Residual(lane);
+    WriteResiduals(*e, residuals);
   } else if (const auto* e = std::get_if<core::ComputeLane>(&effect)) {
     if (works_.count(e->work) == 0) {
       works_[e->work].fold = std::make_unique<gpu_worker::LaneFold>(

@@ -52,7 +52,7 @@ class SimTask {
           const node::v1::StartTask& start, Hooks hooks);
   ~SimTask();
 
-  void OnViewChange(const common::v1::View& view);
+  void OnViewChange(const common::v1::View& view, const std::string& base_manifest);
   void OnGiveOrders(const node::v1::GiveOrders& give);
   void OnFilesTaken(const node::v1::FilesTaken& taken);
   void OnStop();
@@ -89,6 +89,10 @@ class SimTask {
   void MakeLocal(const node::v1::StartTask& start);
   void OnWeights(const exchange::CompleteWeights& weights);
   void WriteShardFile(const gpu_worker::LocalExchange::Snapshot& snapshot);
+  void ReadResiduals(const exchange::task::ReadResiduals& read);
+  // By lane. Tries again if they must be written.
+  using Residuals = std::map<int32_t, std::shared_ptr<const gpu_worker::FloatBuffer>>;
+  void WriteResiduals(const exchange::task::WriteResiduals& write, const Residuals& residuals);
   void Do(const exchange::task::Event& event);
   void CarryOut(const exchange::task::Effect& effect);
   void Tick();
@@ -110,6 +114,7 @@ class SimTask {
   job::v1::ResolvedSpec spec_;
   std::string digest_;
   common::v1::View view_;
+  std::string base_manifest_;  // of the view's lineage
   bool asynchronous_ = false;
   std::optional<gpu_worker::LaneEncoder> encoder_;  // of a job that compresses gradients
   std::optional<training::FlatLayout> layout_;

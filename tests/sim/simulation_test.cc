@@ -150,6 +150,28 @@ TEST(SimulationTest, EveryCompressedJobHasTheRightWeights) {
   EXPECT_GT(sum.rollbacks, count / 10);
 }
 
+// Error feedback: a residual that is lost, doubled or of another lane or step changes the bits. Losing
+// a worker costs the steps since the last checkpoint.
+TEST(SimulationTest, EveryJobWithErrorFeedbackHasTheBitsOfThePlainSum) {
+  const int64_t first = Setting("CAPSTAN_SIM_SEED", 1);
+  const int64_t count = Setting("CAPSTAN_SIM_SEEDS", 600) / 2;
+  WorldResult sum;
+  for (int64_t seed = first; seed < first + count; ++seed) {
+    const Plan plan = ResidualsPlan(seed);
+    const WorldResult result = RunWorld(plan);
+    ASSERT_TRUE(result.violations.empty()) << Explain(plan, result);
+    sum.rollbacks += result.rollbacks;
+    sum.suspends += result.suspends;
+    sum.joins += result.joins;
+  }
+  std::printf("%lld seeds with error feedback: %d rollbacks, %d suspends, %d joins\n",
+              static_cast<long long>(count), sum.rollbacks, sum.suspends, sum.joins);
+  if (count < 100) return;
+  EXPECT_GT(sum.rollbacks, count / 2);
+  EXPECT_GT(sum.suspends, count / 20);
+  EXPECT_GT(sum.joins, count / 10);
+}
+
 // Workers update replicas: from sums, and from whole versions after faults.
 TEST(SimulationTest, EveryJobWhoseWorkersUpdateHasTheBitsOfThePlainSum) {
   const int64_t first = Setting("CAPSTAN_SIM_SEED", 1);

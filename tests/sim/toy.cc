@@ -81,6 +81,9 @@ void Histories::Begin(const job::v1::ResolvedSpec& spec) {
   std::vector<float>& initial = first.weights;
   initial.resize(layout->total_floats());
   first.m = first.v = initial;
+  if (toy_.feedback) {
+    first.residuals.assign(spec.lanes(), std::vector<float>(initial.size(), 0.0f));
+  }
   training::InitRange(*layout, training::spec::MakeInitOptions(spec), spec.spec().training().seed(),
                       0, absl::MakeSpan(initial));
   bases_[0] = {0, 0};
@@ -145,7 +148,7 @@ std::string Histories::CheckTensorNorms(int64_t lineage, const training::Decisio
   const Version* const known = wanted ? Find(lineage, decision.step) : nullptr;
   if (known == nullptr) return "";
   Version version = *known;
-  std::vector<float> direction = SumAt(lineage, decision.step, version.weights);
+  std::vector<float> direction = SumAt(lineage, decision.step, version);
   if (toy_.optimizer == Toy::Optimizer::kLamb) {
     direction = LambDirection(version, direction, decision.applied_steps + 1);
   }
@@ -218,10 +221,10 @@ void Histories::Update(Version& version, const training::Decision& decision,
 std::string Histories::CheckClipFactor(int64_t lineage, const training::Decision& decision) {
   double want = 1;
   if (toy_.clip_norm > 0 && decision.apply) {
-    const std::vector<float>* const weights = At(lineage, decision.step);
-    if (weights == nullptr) return "";
+    const Version* const version = Find(lineage, decision.step);
+    if (version == nullptr) return "";
     double square_sum = 0;
-    for (const float value : SumAt(lineage, decision.step, *weights)) {
+    for (const float value : SumAt(lineage, decision.step, *version)) {
       square_sum += static_cast<double>(value) * static_cast<double>(value);
     }
     want = std::min(1.0, toy_.clip_norm / std::sqrt(square_sum));
@@ -231,8 +234,9 @@ std::string Histories::CheckClipFactor(int64_t lineage, const training::Decision
                       decision.clip_factor, "; want ", want);
 }
 
-std::vector<float> Histories::SumAt(int64_t lineage, int64_t step,
-                                    const std::vector<float>& weights) const {
+std::vector<float> Histories::SumAt(int64_t lineage, int64_t step, const Version& version,
+                                    std::vector<std::vector<float>>* left) const {
+  const std::vector<float>& weights = version.weights;
   size_t width = 1;
   while (width < static_cast<size_t>(spec_->lanes())) width *= 2;
   std::vector<std::optional<std::vector<float>>> lanes(spec_->lanes());
@@ -240,6 +244,18 @@ std::vector<float> Histories::SumAt(int64_t lineage, int64_t step,
     if (samples_->LaneSampleCount(step, lane) == 0) continue;
     lanes[lane].emplace(weights.size());
     toy_.Gradient(weights, lineage, lane, step, /*loss_scale=*/1, absl::MakeSpan(*lanes[lane]));
+    if (!toy_.feedback) continue;
+    // 2bit: what is sent is the threshold, its negative or nothing.
+    const auto threshold =
+        static_cast<float>(Toy::kThreshold / static_cast<double>(samples_->StepSampleCount(step)));
+    const std::vector<float>& residual = version.residuals[lane];
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const float whole = (*lanes[lane])[i] + residual[i];
+      const float sent = whole >= threshold ? threshold : whole <= -threshold ? -threshold : 0.0f;
+      (*lanes[lane])[i] = sent;
+      // The first step of the job leaves nothing.
+      if (left != nullptr) (*left)[lane][i] = step == 0 ? 0.0f : whole - sent;
+    }
   }
   return *NaiveSum(lanes, 0, width);
 }
@@ -292,7 +308,8 @@ const Histories::Version* Histories::Find(int64_t lineage, int64_t version) {
   if (before == nullptr) return nullptr;
   Version next = *before;
   if (decision->second.apply) {
-    std::vector<float> sum = SumAt(lineage, step, before->weights);
+    std::vector<float> sum =
+        SumAt(lineage, step, *before, toy_.feedback ? &next.residuals : nullptr);
     if (toy_.clip_norm > 0) {
       const auto factor = static_cast<float>(decision->second.clip_factor);
       for (float& value : sum) value *= factor;

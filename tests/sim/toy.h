@@ -51,6 +51,10 @@ struct Toy {
   // Gradients fit into bfloat16, so that compression to it changes nothing.
   bool short_floats = false;
 
+  // Gradients are compressed with error feedback (2bit), and checkpoints have the residuals.
+  bool feedback = false;
+  static constexpr double kThreshold = 1000;  // for the sum over a step's samples
+
   bool scaled() const { return overflow_above > 0; }
   // The gradient of the loss times `loss_scale`, a power of two. gradient.size() == weights.size().
   void Gradient(absl::Span<const float> weights, int64_t lineage, int32_t lane, int64_t step,
@@ -59,7 +63,8 @@ struct Toy {
 };
 
 // Computes the right weights of every version of every lineage, without shards, messages or our
-// fold: by a recursive sum over the tree, and SGD, LARS or LAMB written plainly.
+// fold: by a recursive sum over the tree, and SGD, LARS or LAMB written plainly. With error feedback,
+// a version has the residual of each lane.
 class Histories {
  public:
   explicit Histories(Toy toy) : toy_(toy) {}
@@ -85,8 +90,6 @@ class Histories {
 
   // The loss scale of a step, by the decisions before it. nullopt: some of them are not known yet.
   std::optional<double> ScaleAt(int64_t lineage, int64_t step) const;
-  // The gradient of a step, given its weights: without a loss scale, not clipped.
-  std::vector<float> SumAt(int64_t lineage, int64_t step, const std::vector<float>& weights) const;
   // The rule that the step's clip factor breaks, or "". Its norm is added up one by one here, so
   // the last bits may differ.
   std::string CheckClipFactor(int64_t lineage, const training::Decision& decision);
@@ -96,7 +99,12 @@ class Histories {
   // With the state of LAMB.
   struct Version {
     std::vector<float> weights, m, v;
+    std::vector<std::vector<float>> residuals;  // by lane
   };
+  // The gradient of a step, given its version: without a loss scale, not clipped. `left`, if not null:
+  // the residuals behind it.
+  std::vector<float> SumAt(int64_t lineage, int64_t step, const Version& version,
+                           std::vector<std::vector<float>>* left = nullptr) const;
   // Null: some of its decisions are not known yet.
   const Version* Find(int64_t lineage, int64_t version);
   // What `sum`, clipped, moves the weights along, by LAMB. Changes m and v.

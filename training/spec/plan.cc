@@ -149,6 +149,11 @@ StorageNeed StorageNeedOf(const job::v1::ResolvedSpec& spec) {
   need.checkpoint_bytes = 4 * spec.flat_floats() * (1 + state) + kHeaderBytesPerTensor * tensors +
                           kSmallBytes * (1 + std::max(1, spec.num_shards()));
   if (marks) need.checkpoint_bytes += 8 * int64_t{spec.chunk_count()} * (spec.lanes() + 1);
+  if (KeepsResiduals(spec.spec())) {
+    const int64_t lanes = spec.lanes();
+    need.checkpoint_bytes += lanes * (4 * spec.flat_floats() + kHeaderBytesPerTensor) +
+                             kSmallBytes * std::min<int64_t>(spec.num_workers(), lanes);
+  }
   int64_t versions = 1;  // the last one
   if (spec.checkpoint_every_steps() > 0) {
     versions = std::max<int64_t>(1, (spec.total_steps() - 1) / spec.checkpoint_every_steps() + 1);
@@ -275,8 +280,16 @@ std::string PlanText(const job::v1::ResolvedSpec& spec) {
   }
   if (GradientFormatOf(spec).has_feedback()) {
     absl::StrAppend(&out, "      what ", file.kvstore().gradient_compression().type(),
-                    " leaves out of a gradient is added to the lane's next one; it is lost if the "
-                    "lane moves to another task, or if the job goes back to a checkpoint\n");
+                    " leaves out of a gradient is added to the lane's next one; ",
+                    KeepsResiduals(file)
+                        ? absl::StrCat("checkpoints have it, ",
+                                       Bytes(4.0 * static_cast<double>(spec.flat_floats()) *
+                                             static_cast<double>(spec.lanes())),
+                                       " more each, and a lost worker costs the steps since the "
+                                       "last one (recovery.residuals: rollback)\n")
+                        : std::string("it is lost if the lane moves to another task, or if the "
+                                      "job goes back to a checkpoint (recovery.residuals: "
+                                      "drop)\n"));
   }
   if (const int64_t floats = MostFloatsOfAShard(spec); floats > 0) {
     absl::StrAppend(

@@ -8,6 +8,7 @@
 #include "training/optim/average.h"
 #include "training/optim/trust_rule.h"
 #include "training/spec/job_file.h"
+#include "training/spec/validate.h"
 
 namespace capstan::training::spec {
 namespace {
@@ -518,6 +519,27 @@ TEST(ResolveTest, AReceivedSpecHasTheFirstDefaults) {
   const std::string none = "\xff\xff";
   EXPECT_THAT(std::string(ParseResolved(none, Digest(none)).status().message()),
               HasSubstr("no ResolvedSpec message"));
+}
+
+// What error feedback leaves out is kept in the jobs of this version, and lost in those of earlier ones.
+TEST(ResolveTest, ResidualsAreKeptUnlessTheSpecSaysNothingOfThem) {
+  const auto resolved = [](const char* kvstore) {
+    return *Resolve(Spec({{"kvstore", kvstore}}), FashionMnist(), kOptions);
+  };
+  job::v1::ResolvedSpec spec = resolved("{type: dist_sync, gradient_compression: 2bit}");
+  EXPECT_TRUE(KeepsResiduals(spec.spec()));
+  EXPECT_FALSE(KeepsResiduals(resolved("{type: dist_async, gradient_compression: 2bit}").spec()));
+  EXPECT_FALSE(
+      resolved("{type: dist_sync, gradient_compression: int8}").spec().recovery().has_residuals());
+  const StorageNeed kept = StorageNeedOf(spec);
+  spec.mutable_spec()->mutable_recovery()->clear_residuals();
+  const std::string bytes = spec.SerializeAsString();
+  const auto earlier = ParseResolved(bytes, Digest(bytes));
+  ASSERT_TRUE(earlier.ok()) << earlier.status();
+  EXPECT_FALSE(KeepsResiduals(earlier->spec()));
+  // A checkpoint has the model once more for each lane.
+  EXPECT_GT(kept.checkpoint_bytes - StorageNeedOf(spec).checkpoint_bytes,
+            4 * spec.flat_floats() * spec.lanes());
 }
 
 TEST(ResolveTest, ANameThatEarlierVersionsTookIsNoReasonToRefuseTheirJob) {

@@ -202,7 +202,7 @@ void CheckLocalSteps(const JobSpec& spec, Rules& rules) {
     refuse("kvstore.type", absl::StrCat("'", k.type(), "' applies one gradient at a time"));
   }
   const std::string& compression = k.gradient_compression().type();
-  if (compression == "2bit" || compression == "1bit" || compression == "top_k") {
+  if (HasErrorFeedback(spec)) {
     refuse("kvstore.gradient_compression.type",
            absl::StrCat("what '", compression,
                         "' leaves out has another meaning when a lane has trained by itself"));
@@ -399,6 +399,18 @@ void CheckRecovery(const JobSpec& spec, Rules& rules) {
   }
   for (const std::string& reason : r.never_retry_on())
     rules.OneOf("recovery.never_retry_on", reason, FailureReasons());
+  if (!r.has_residuals()) return;
+  const char* const key = "recovery.residuals";
+  rules.OneOf(key, r.residuals(), {"rollback", "drop"});
+  if (!HasErrorFeedback(spec)) {
+    rules.Fail(key,
+               "has no meaning without error feedback; only kvstore.gradient_compression '2bit', "
+               "'1bit' and 'top_k' have it");
+  } else if (IsAsynchronous(spec) && KeepsResiduals(spec)) {
+    rules.Fail(key, absl::StrCat("'rollback' does not go together with kvstore.type '",
+                                 spec.kvstore().type(),
+                                 "': no two runs of it have the same bits; want 'drop'"));
+  }
 }
 
 void CheckRest(const JobSpec& spec, Rules& rules) {
@@ -463,6 +475,13 @@ bool IsCompressed(const JobSpec& spec) {
   const auto& compression = spec.kvstore().gradient_compression();
   return compression.has_type() && compression.type() != "none";
 }
+
+bool HasErrorFeedback(const JobSpec& spec) {
+  const std::string& type = spec.kvstore().gradient_compression().type();
+  return type == "2bit" || type == "1bit" || type == "top_k";
+}
+
+bool KeepsResiduals(const JobSpec& spec) { return spec.recovery().residuals() == "rollback"; }
 
 int32_t AccumulateSteps(const JobSpec& spec) {
   return std::max(1, spec.training().accumulate_steps());
@@ -547,6 +566,10 @@ void FillDefaults(JobSpec& spec) {
     auto& c = *kvstore.mutable_gradient_compression();
     if (c.type() == "2bit" && !c.has_threshold()) c.set_threshold(0.5);
     if (c.type() == "top_k" && !c.has_ratio()) c.set_ratio(0.01);
+  }
+  auto& recovery = *spec.mutable_recovery();
+  if (HasErrorFeedback(spec) && !recovery.has_residuals()) {
+    recovery.set_residuals(IsAsynchronous(spec) ? "drop" : "rollback");
   }
   // As MXNet's Trainer. If `auto` finds no GPU, `device` does the same as `local`.
   const bool one = !spec.resources().has_num_workers() || spec.resources().num_workers() == 1;

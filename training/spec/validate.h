@@ -56,6 +56,14 @@ bool HasNumericTargets(const job::v1::JobSpec& spec);
 // Gradients are encoded on their way to where they are added up. True or false for any spec.
 bool IsCompressed(const job::v1::JobSpec& spec);
 
+// The encoding has error feedback: 2bit, 1bit or top_k. True or false for any spec.
+bool HasErrorFeedback(const job::v1::JobSpec& spec);
+
+// recovery.residuals is rollback: checkpoints have what error feedback has left out, and a lane
+// never changes its owner inside a lineage. False for any spec that does not say so, as the resolved
+// specs of earlier versions.
+bool KeepsResiduals(const job::v1::JobSpec& spec);
+
 // Batches whose gradients are summed before one update: training.accumulate_steps; at least 1 for
 // any spec.
 int32_t AccumulateSteps(const job::v1::JobSpec& spec);

@@ -417,6 +417,29 @@ TEST(BordersTest, ATrustRatioRefusesClippingThatItCannotSee) {
               HasSubstr("'training.optimizer.lower_bound' must be between 0 and 2, found 3"));
 }
 
+TEST(BordersTest, ResidualsAreOfErrorFeedback) {
+  const auto errors = [](const std::string& residuals, const std::string& compression,
+                         const std::string& type = "dist_sync") {
+    return ErrorsOf({{"kvstore.type", type},
+                     {"kvstore.gradient_compression", compression},
+                     {"recovery.residuals", residuals}});
+  };
+  for (const char* compression : {"2bit", "1bit", "top_k"}) {
+    EXPECT_EQ(errors("rollback", compression), "");
+    EXPECT_EQ(errors("drop", compression), "");
+    EXPECT_EQ(errors("drop", compression, "dist_async"), "");
+    EXPECT_THAT(errors("rollback", compression, "dist_async"),
+                HasSubstr("'recovery.residuals' 'rollback' does not go together with kvstore.type "
+                          "'dist_async'"));
+    EXPECT_THAT(errors("keep", compression),
+                HasSubstr("'recovery.residuals' must be one of rollback, drop, found 'keep'"));
+  }
+  for (const char* compression : {"none", "fp16", "bf16", "int8"}) {
+    EXPECT_THAT(errors("drop", compression),
+                HasSubstr("'recovery.residuals' has no meaning without error feedback"));
+  }
+}
+
 TEST(BordersTest, ACompressionHasItsOwnOptions) {
   const auto errors = [](const std::string& compression) {
     return ErrorsOf({{"kvstore.gradient_compression", compression}});
