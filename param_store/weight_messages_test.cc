@@ -14,9 +14,12 @@
 #include "exchange/sender/core.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "training/optim/adagrad.h"
 #include "training/optim/adam.h"
+#include "training/optim/ftrl.h"
 #include "training/optim/lamb.h"
 #include "training/optim/lars.h"
+#include "training/optim/rmsprop.h"
 #include "training/optim/sgd.h"
 #include "training/optim/trust_rule.h"
 
@@ -26,8 +29,6 @@ namespace {
 namespace core = exchange::shard;
 namespace sender = exchange::sender;
 
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 using training::Optimizer;
 
 // Three weights and running statistics in chunks of 2 KiB; tensors end inside of chunks.
@@ -217,8 +218,13 @@ TEST_F(WeightMessagesTest, AReplicaHasTheBitsOfTheShardWithEveryKindOfRule) {
   training::LarsOptions lars;
   lars.momentum = 0.9;
   const std::shared_ptr<const Optimizer> optimizers[] = {
-      std::make_shared<const training::Sgd>(*training::Sgd::Create({})), Momentum(),
+      std::make_shared<const training::Sgd>(*training::Sgd::Create({})),
+      Momentum(),
       std::make_shared<const training::Adam>(*training::Adam::Create({})),
+      std::make_shared<const training::Adagrad>(*training::Adagrad::Create({})),
+      std::make_shared<const training::Rmsprop>(*training::Rmsprop::Create({})),
+      std::make_shared<const training::Rmsprop>(*training::Rmsprop::Create({.centered = true})),
+      std::make_shared<const training::Ftrl>(*training::Ftrl::Create({})),
       std::make_shared<const training::Lars>(*training::Lars::Create(lars)),
       std::make_shared<const training::Lamb>(*training::Lamb::Create({}))};
   for (const auto& optimizer : optimizers) {

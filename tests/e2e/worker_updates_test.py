@@ -61,7 +61,7 @@ class RunTest(support.TestCase):
         self.assertEqual(plan.code, 0, plan)
         self.assertIn('workers pull the sums of gradients and update their own weights', plan.out)
 
-        def refused(changed, **keys):
+        def refused(changed):
             run = self.capstan('validate', self.write('job.json', json.dumps({**spec(False, num_workers=2), **changed})))
             self.assertEqual(run.code, 2, run)
             return run.err

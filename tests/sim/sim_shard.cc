@@ -218,7 +218,10 @@ std::optional<node::v1::ShardState> SimShard::State() const {
 
 void SimShard::Do(const core::Event& event) {
   const core::Effects effects = core_->Step(event, queue_.now());
+  ++in_steps_;  // an effect may cause another event
   for (const core::Effect& effect : effects) CarryOut(effect);
+  // As ShardJob: whoever asks for sums later than in the step that makes them is a bug.
+  if (--in_steps_ == 0 && storage_ != nullptr) storage_->ForgetSums();
   if (core_ == nullptr) return;
   const absl::Duration due = core_->NextDeadline();
   if (due < tick_at_) {

@@ -106,6 +106,7 @@ class SimShard {
   job::v1::ResolvedSpec spec_;
   std::shared_ptr<const training::Optimizer> optimizer_;
   std::unique_ptr<exchange::shard::ShardCore> core_;
+  int in_steps_ = 0;
   std::unique_ptr<param_store::ShardStorage> storage_;  // refers to the plan inside core_
   std::string lead_address_;
 
