@@ -31,9 +31,10 @@ int Job::living_workers() const {
 int Job::LackingWorkers() const {
   if (resting() || cancel_asked() || !in_history() || shards().empty()) return 0;
   // The next lineage of a job that keeps residuals begins only with a worker.
-  if (recovery_.wanted() && !(LanesAreFixed() && members_.living() == 0)) return 0;
+  const bool begins = recovery_.wanted() && LanesAreFixed() && members_.living() == 0;
+  if (recovery_.wanted() && !begins) return 0;
   if (members_.living() > 0 && (lead().complete() || SuspendOrdered())) return 0;
-  if (lead().suspended() || EndIsReported()) return 0;
+  if ((lead().suspended() && !begins) || EndIsReported()) return 0;
   return std::max(0, std::min(resolved()->num_workers(), resolved()->lanes()) - living_workers());
 }
 

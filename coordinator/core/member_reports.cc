@@ -135,10 +135,12 @@ void MemberReports::TaskFailed(Job& job, Task& task) {
   } else if ((job.shards().empty() || job.KeepsResiduals()) && !job.lineages().base().empty() &&
              job.lead().step() <= job.lineages().base_step() &&
              (reason == "CheckpointCorrupt" || reason == "DataMissing")) {
-    const bool stays = job.shards().empty();
-    if (!job.recovery().wanted()) recoveries_.RefuseBase(job, text);
+    const bool local = job.shards().empty();
+    // A task may speak late of the base before.
+    const bool of_this_base = local || state.lineage() == job.view().lineage();
+    if (of_this_base && !job.recovery().wanted()) recoveries_.RefuseBase(job, text);
     // The shards and the other tasks go on, and this process has ended.
-    if (!stays) losses_.LoseTask(job, task, {.why = why, .reason = "WorkerLost"});
+    if (!local) losses_.LoseTask(job, task, {.why = why, .reason = "WorkerLost"});
   } else {
     losses_.LoseTask(job, task, {.why = why, .reason = reason, .reported = true});
   }

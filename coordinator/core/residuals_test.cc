@@ -181,6 +181,29 @@ TEST_F(ResidualsTest, WithoutAWorkerTheJobWaitsForOneAndGoesBack) {
   EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
 }
 
+// The version that a suspend ordered is decided, and its residuals went with the only worker.
+TEST_F(ResidualsTest, ASuspendWhoseResidualsAreLostIsRepeated) {
+  Running(1, 1, Feedback(1));
+  AtStep(3);
+  Ask(For<job::v1::SuspendJobRequest>());
+  node::v1::LeadState& lead = Lead(4);
+  lead.set_suspended(true);
+  lead.add_applied_order_ids(1);
+  lead.add_applied_order_steps(3);
+  Beat(stores_[0]);
+  Report(0, 1, 4, "", {1});
+  Do(NodeDisconnected{workers_[0], /*goodbye=*/true});
+  workers_.clear();
+  Pass(absl::Seconds(2), {stores_[0]});
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RECOVERING);
+  workers_.push_back(Worker("w0"));
+  PassAndFollow(absl::Seconds(10));
+  EXPECT_EQ(Lineage(), 2);
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+  ASSERT_THAT(starts_.back().orders(), SizeIs(1));
+  EXPECT_EQ(starts_.back().orders(0).step(), 3);
+}
+
 // A worker that joins gets lanes, but only with their residuals.
 TEST_F(ResidualsTest, LanesMoveToAJoinerThroughACheckpoint) {
   job::v1::JobSpec spec = Feedback(2);
@@ -330,6 +353,15 @@ TEST_F(ResidualsTest, ABaseWhoseResidualsAreDamagedIsRefused) {
   PassAndFollow(absl::Seconds(3));
   EXPECT_EQ(starts_.back().base_manifest(), absl::StrCat("/out/", id_, "/1-4"));
   EXPECT_EQ(Lineage(), 3);
+  // The other one has read the same base, and says so late.
+  node::v1::TaskState& late = Task(workers_[0], id_, 0);
+  late.set_lineage(2);
+  late.set_phase(node::v1::TASK_PHASE_FAILED);
+  late.set_reason("CheckpointCorrupt");
+  late.set_message("1-8/residuals-1.safetensors: SHA-256 is not that of the manifest");
+  Beat(workers_[0]);
+  EXPECT_THAT(LastEvent("CheckpointRefused"), HasSubstr("1-8: worker w1 on host host-w1"));
+  EXPECT_NE(Job(id_).state(), JOB_STATE_FAILED);
 }
 
 // Nobody else can compute its lanes. If it hangs for long, the job goes back to a checkpoint without it.
