@@ -30,8 +30,8 @@ void FileReports::Expect(int64_t step, bool last) {
 void FileReports::Written(int64_t step, const common::v1::FileInfo& file) {
   Version* const version = Find(step);
   if (version == nullptr) return;
-  --version->missing;
-  version->files.clear_error();
+  // The error of another file of the version stays until that is written too.
+  if (--version->missing == 0) version->files.clear_error();
   *version->files.add_files() = file;
 }
 

@@ -46,6 +46,26 @@ TEST(FileReportsTest, AVersionIsReportedWhenAllOfItIsThereAndUntilItIsTaken) {
   EXPECT_FALSE(Report(reports).has_files());
 }
 
+TEST(FileReportsTest, AnErrorStaysWhenTheOtherFileOfTheVersionIsWritten) {
+  FileReports reports;
+  reports.Reset(1);
+  reports.Expect(2, false);
+  reports.Expect(2, false);
+  EXPECT_FALSE(reports.Failed(2, "disk full"));
+  reports.Written(2, File("residuals-0.safetensors"));
+  EXPECT_EQ(Report(reports).files().error(), "disk full");
+  EXPECT_EQ(Report(reports).files().files_size(), 0);
+  reports.Taken(1, 2);
+  reports.Expect(4, true);
+  reports.Expect(4, true);
+  EXPECT_TRUE(reports.Failed(4, "disk full"));
+  reports.Written(4, File("residuals-0.safetensors"));
+  EXPECT_EQ(Report(reports).files().error(), "disk full");
+  reports.Written(4, File("weights.safetensors"));
+  EXPECT_EQ(Report(reports).files().error(), "");
+  EXPECT_EQ(Report(reports).files().files_size(), 2);
+}
+
 TEST(FileReportsTest, AFailureGivesUpAVersionButTheLast) {
   FileReports reports;
   reports.Reset(1);
@@ -75,7 +95,8 @@ TEST(FileReportsTest, AFileThatFailedIsMissingUntilItIsWritten) {
   EXPECT_TRUE(reports.Failed(4, "disk full"));
   reports.SetWeights(4, "ab");
   reports.Written(4, File("weights.safetensors"));
-  EXPECT_FALSE(Report(reports).has_files());
+  EXPECT_EQ(Report(reports).files().error(), "disk full");
+  EXPECT_EQ(Report(reports).files().files_size(), 0);
   reports.Taken(1, 4);
   EXPECT_TRUE(reports.Failed(4, "disk full"));
   EXPECT_EQ(Report(reports).files().error(), "disk full");

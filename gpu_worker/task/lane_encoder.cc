@@ -14,12 +14,29 @@ namespace capstan::gpu_worker {
 using exchange::FloatBuffer;
 using training::FlatRange;
 
+namespace {
+
+// In several sums, so that one addition need not wait for another.
+double SquaresOf(absl::Span<const float> numbers) {
+  constexpr size_t kSums = 8;
+  double sums[kSums] = {};
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    sums[i % kSums] += static_cast<double>(numbers[i]) * numbers[i];
+  }
+  double sum = 0;
+  for (const double part : sums) sum += part;
+  return sum;
+}
+
+}  // namespace
+
 LaneEncoder::LaneEncoder(const training::FlatLayout& layout, const training::GradientFormat& format,
                          Residuals residuals)
     : layout_(layout),
       gradients_(layout, format),
       kept_(residuals),
-      encoded_(gradients_.total_words()) {}
+      encoded_(gradients_.total_words()),
+      after_(layout.total_floats()) {}
 
 void LaneEncoder::Begin(int32_t lane, std::shared_ptr<FloatBuffer> residual) {
   CAPSTAN_CHECK(kept_ == Residuals::kKept);
@@ -47,9 +64,9 @@ LaneEncoder::OfLane& LaneEncoder::At(const LaneStep& at) {
     }
     const bool commits = residual.applied || CAPSTAN_MUTANT("residual_of_a_skipped_step");
     if (commits && residual.step >= 0) std::swap(residual.before, residual.after);
-    if (residual.after.use_count() > 1) {  // it is being written into a file
-      residual.after = std::make_shared<FloatBuffer>(layout_.total_floats());
-    }
+    // It may be on its way into a file. Then it is given back when that is written.
+    residual.after.reset();
+    residual.after = after_.Lend();
     // As without kKept, so that both give the same bits as long as nothing fails.
     residual.first = at.step_before < 0;
     residual.step = at.step;
@@ -62,8 +79,10 @@ LaneEncoder::OfLane& LaneEncoder::At(const LaneStep& at) {
     residual.after = std::make_shared<FloatBuffer>(layout_.total_floats());
   } else if (residual.first) {
     std::fill(residual.before->span().begin(), residual.before->span().end(), 0.0f);
+    residual.squares_before = 0;
   } else if (residual.applied) {
     std::swap(residual.before, residual.after);
+    residual.squares_before = residual.squares_after;
   }
   residual.step = at.step;
   residual.applied = true;
@@ -76,6 +95,7 @@ std::shared_ptr<FloatBuffer> LaneEncoder::Encode(const LaneStep& at,
   std::shared_ptr<FloatBuffer> encoded = encoded_.Lend();
   OfLane* const residual = gradients_.format().has_feedback() ? &At(at) : nullptr;
   training::FeedbackArgs args{at.loss_scale, static_cast<double>(at.samples)};
+  double squares = 0;
   for (int32_t chunk = 0; chunk < layout_.chunk_count(); ++chunk) {
     const FlatRange from = layout_.ChunkRange(chunk);
     const FlatRange to = gradients_.ChunkRange(chunk);
@@ -90,13 +110,16 @@ std::shared_ptr<FloatBuffer> LaneEncoder::Encode(const LaneStep& at,
           absl::Span<const float>(residual->before->span()).subspan(from.offset, from.size), after,
           words);
       if (format.fills_padding()) training::ClearPadding(gradients_.Padding(chunk), after);
+      if (kept_ == Residuals::kDropped) squares += SquaresOf(after);  // while the cache has it
     } else {
       training::Encode(format, floats, words);
     }
   }
   if (residual != nullptr && residual->first) {
     std::fill(residual->after->span().begin(), residual->after->span().end(), 0.0f);
+    squares = 0;
   }
+  if (residual != nullptr) residual->squares_after = squares;
   return encoded;
 }
 
@@ -134,9 +157,7 @@ void LaneEncoder::KeepLanes(const std::function<bool(int32_t lane)>& keep) {
 double LaneEncoder::Norm() const {
   double squares = 0;
   for (const auto& entry : residuals_) {
-    for (const float left_out : entry.second.now()->span()) {
-      squares += static_cast<double>(left_out) * left_out;
-    }
+    squares += entry.second.applied ? entry.second.squares_after : entry.second.squares_before;
   }
   return std::sqrt(squares);
 }

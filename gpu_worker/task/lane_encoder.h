@@ -67,7 +67,7 @@ class LaneEncoder {
 
   // Forgets the residuals of other lanes than these.
   void KeepLanes(const std::function<bool(int32_t lane)>& keep);
-  // The Euclidean norm of all residuals, without the loss scale.
+  // kDropped: the Euclidean norm of all residuals, without the loss scale.
   double Norm() const;
   // Forgets all residuals.
   void Forget() { residuals_.clear(); }
@@ -77,6 +77,8 @@ class LaneEncoder {
     int64_t step = -1;  // of the last encoding
     bool first = true;  // of the lane at this task
     bool applied = true;
+    double squares_before = 0;  // kDropped: the sums of squares of the two
+    double squares_after = 0;
     std::shared_ptr<exchange::FloatBuffer> before;  // that encoding, and
     std::shared_ptr<exchange::FloatBuffer> after;   // somebody may read what Residual gave out
 
@@ -90,6 +92,7 @@ class LaneEncoder {
   const training::GradientLayout gradients_;
   const Residuals kept_;
   exchange::BufferPool encoded_;
+  exchange::BufferPool after_;           // kKept: of OfLane
   std::map<int32_t, OfLane> residuals_;  // by lane; empty without error feedback
 };
 

@@ -14,6 +14,7 @@
 #include "param_store/checkpoint/shard_file.h"
 #include "training/codec/safetensors.h"
 #include "training/codec/sha256.h"
+#include "training/lanes/lane_tree.h"
 
 namespace capstan::param_store {
 namespace {
@@ -23,7 +24,6 @@ constexpr int64_t kBlockBytes = int64_t{1} << 20;
 // A header of ours has less than 200 bytes for each tensor.
 constexpr int64_t kHeaderBaseBytes = int64_t{1} << 16;
 constexpr int64_t kHeaderBytesPerChunk = 512;
-constexpr int64_t kMostLanes = 4096;  // of a step
 
 absl::Status Corrupt(absl::string_view file, absl::string_view what) {
   return absl::DataLossError(absl::StrCat(file, ": ", what));
@@ -217,8 +217,8 @@ class Reader {
     if (!status.ok()) return status;
     const absl::StatusOr<int64_t> end = training::SafetensorsHeaderEnd(path, head, size);
     if (!end.ok()) return end.status();
-    const int64_t tensors =
-        pass_.residual_lanes == nullptr ? int64_t{pass_.layout->chunk_count()} : kMostLanes;
+    const int64_t tensors = pass_.residual_lanes == nullptr ? int64_t{pass_.layout->chunk_count()}
+                                                            : int64_t{training::kMaxLanes};
     const int64_t limit = kHeaderBaseBytes + kHeaderBytesPerChunk * tensors;
     if (*end > limit) {
       return Corrupt(path, absl::StrCat("a header of ", *end, " bytes, limit ", limit));

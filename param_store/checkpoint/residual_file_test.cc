@@ -10,6 +10,7 @@
 #include "param_store/checkpoint/shard_file.h"
 #include "services/files/files.h"
 #include "training/codec/manifest.h"
+#include "training/lanes/lane_tree.h"
 #include "training/spec/lead_messages.h"
 
 namespace capstan::param_store {
@@ -181,6 +182,39 @@ TEST_F(ResidualFileTest, AFileCutShortOrGoneIsRefusedByName) {
   ExpectRefused(name, "longer");
   ASSERT_EQ(remove((folder_ + "/" + name).c_str()), 0);
   ExpectRefused(name, "gone", "DataMissing");
+}
+
+// A job may have so many lanes, and one task may own them all.
+TEST_F(ResidualFileTest, TheMostLanesThatAJobMayHaveAreInOneFile) {
+  training::TensorSpec weight;
+  weight.name = "fc.weight";
+  weight.shape = {1, 1};
+  weight.fan_in = weight.fan_out = 1;
+  const training::FlatLayout small = *training::FlatLayout::Create({weight}, /*chunk_floats=*/512);
+  const std::vector<float> zeros(small.total_floats());
+  std::vector<float> last(small.total_floats(), 3.0f);
+  std::map<int32_t, absl::Span<const float>> spans;
+  for (int32_t lane = 0; lane < training::kMaxLanes; ++lane) spans[lane] = zeros;
+  spans[training::kMaxLanes - 1] = last;
+  manifest_.files.clear();
+  Add(WriteResidualFile({.folder = folder_,
+                         .job_id = "j1",
+                         .spec_digest = std::string(32, 's'),
+                         .rank = 0,
+                         .lineage = 2,
+                         .step = 40},
+                        small, spans));
+  WriteManifest();
+  std::vector<float> got(small.total_floats());
+  ResidualRequest request;
+  request.folder = folder_;
+  request.job_id = job_id_;
+  request.training_digest = training_digest_;
+  request.layout = &small;
+  request.lanes = {training::kMaxLanes - 1};
+  const BaseWeightsError error = LoadResiduals(request, {absl::MakeSpan(got)}, &version_);
+  ASSERT_EQ(error.reason, "") << error.status;
+  EXPECT_EQ(got[0], 3.0f);
 }
 
 TEST_F(ResidualFileTest, FilesOfOthersAreRefusedByName) {
