@@ -41,6 +41,9 @@ struct CompleteWeights {
   bool evaluate = false;  // evaluated by the owners of its blocks
   bool skipped = false;   // the step before it was: the same weights as the version before
   bool saved = false;     // it is a checkpoint's version (synchronous jobs)
+  // Bit i: step version - 2 - i was skipped, in this lineage. A version that was overtaken cannot say
+  // it any more.
+  uint64_t skipped_before = 0;
   double loss_scale = 1;  // factor on the loss of the step that computes on it
   // The flat vector. Not changed while anybody holds it. Null: the devices have made the version by
   // themselves and have it (LocalExchange); never one that stops or is evaluated.
@@ -53,6 +56,9 @@ struct CompleteWeights {
   int64_t serial = 0;
   absl::Duration pull;    // from its first chunk to its last
   absl::Duration update;  // spent on the optimizer in this process; zero with shards
+
+  // The steps that it calls skipped, the last one first.
+  std::vector<int64_t> SkippedSteps() const;
 };
 
 struct ExchangeCallbacks {

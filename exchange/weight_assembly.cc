@@ -45,6 +45,7 @@ std::optional<CompleteWeights> WeightAssembly::Arrived(int64_t version, int32_t 
   pending.evaluate |= said.evaluate;
   pending.skipped |= said.skipped;
   pending.saved |= said.saved;
+  pending.skipped_before |= said.skipped_before;
   if (said.loss_scale > 0) pending.loss_scale = said.loss_scale;
   const bool at_once =
       CAPSTAN_MUTANT("a_copy_at_once_counts") && now - pending.began < absl::Milliseconds(10);
@@ -59,6 +60,7 @@ std::optional<CompleteWeights> WeightAssembly::Arrived(int64_t version, int32_t 
   whole.evaluate = pending.evaluate;
   whole.skipped = pending.skipped;
   whole.saved = pending.saved;
+  whole.skipped_before = pending.skipped_before;
   whole.loss_scale = pending.loss_scale;
   whole.pull = now - pending.began;
   whole.weights = std::move(pending.buffer);

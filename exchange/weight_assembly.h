@@ -44,6 +44,7 @@ class WeightAssembly {
     double loss_scale = 0;
     bool skipped = false;
     bool saved = false;
+    uint64_t skipped_before = 0;
   };
   std::optional<CompleteWeights> Arrived(int64_t version, int32_t chunk, const Said& said,
                                          absl::Duration now);
@@ -60,6 +61,7 @@ class WeightAssembly {
     bool evaluate = false;
     bool skipped = false;
     bool saved = false;
+    uint64_t skipped_before = 0;
     double loss_scale = 1;
     absl::Duration began;
   };

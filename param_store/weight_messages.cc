@@ -29,7 +29,8 @@ v1::WeightFrame HeaderOf(const SendWeights& effect, const ChunkRun& run) {
   header.set_stop(effect.stop);
   header.set_evaluate(effect.evaluate);
   header.set_skipped(effect.skipped);
-  header.set_checkpoint(effect.checkpoint);
+  header.set_saved(effect.saved);
+  header.set_skipped_before(effect.skipped_before);
   header.set_loss_scale(effect.loss_scale);
   header.set_set(effect.set);
   for (const int64_t mark : effect.marks) header.add_marks(mark);

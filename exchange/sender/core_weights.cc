@@ -16,7 +16,12 @@ using training::ChunkRun;
 namespace {
 
 WeightAssembly::Said SaidBy(const v1::WeightFrame& frame) {
-  return {frame.stop(), frame.evaluate(), frame.loss_scale(), frame.skipped(), frame.checkpoint()};
+  return {.stop = frame.stop(),
+          .evaluate = frame.evaluate(),
+          .loss_scale = frame.loss_scale(),
+          .skipped = frame.skipped(),
+          .saved = frame.saved(),
+          .skipped_before = frame.skipped_before()};
 }
 
 absl::Status WrongChecksum(absl::string_view what, int64_t version, int32_t chunk) {

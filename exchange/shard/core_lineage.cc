@@ -29,7 +29,8 @@ void ShardCore::On(const StartLineage& event) {
   reason_.clear();
   message_.clear();
   version_ = -1;
-  stop_ = evaluate_ = skipped_ = saved_ = false;
+  stop_ = evaluate_ = false;
+  said_ = held_said_ = {};
   held_version_ = {};
   missed_.clear();
   lead_.reset();

@@ -103,7 +103,11 @@ void ShardCore::OpenStream(StreamId id, Stream& stream) {
     } else if (stream.have_version < held_version_.version) {
       // The other shards finish the held one for this task too.
       stream.sending = held_version_.version;
-      Emit(SendWeights{id, held_version_.version});
+      Emit(SendWeights{.stream = id,
+                       .version = held_version_.version,
+                       .skipped = held_said_.skipped,
+                       .saved = held_said_.saved,
+                       .skipped_before = held_said_.skipped_before});
     }
   }
   if (stream.kind == v1::STREAM_KIND_SHARD) {
@@ -454,13 +458,15 @@ void ShardCore::Publish(const Decision& decision, const Held& held) {
   // A lead cannot have us hold what is not here.
   const bool here = held.version == version_ || held.version == held_version_.version;
   held_version_ = here ? held : Held();
+  if (held_version_.version == version_) held_said_ = said_;
   ForgetSlowOwners();
   Emit(ApplyStep{decision, held_version_.version});
   ++version_;
   stop_ = decision.stop;
   evaluate_ = decision.evaluate;
-  skipped_ = !decision.apply;
-  saved_ = decision.checkpoint;
+  said_.skipped_before = said_.skipped_before << 1 | (said_.skipped ? 1 : 0);
+  said_.skipped = !decision.apply;
+  said_.saved = decision.checkpoint;
   gradient_scale_ = 1 / decision.loss_scale;
   const bool counts = decision.apply || CAPSTAN_MUTANT("skipped_steps_are_updates");
   applied_steps_ = decision.applied_steps + (counts ? 1 : 0);
@@ -504,8 +510,9 @@ void ShardCore::EmitWeights(StreamId id, Stream& stream, bool published) {
                    .version = version_,
                    .stop = stop_,
                    .evaluate = evaluate_,
-                   .skipped = skipped_,
-                   .checkpoint = saved_,
+                   .skipped = said_.skipped,
+                   .saved = said_.saved,
+                   .skipped_before = said_.skipped_before,
                    .loss_scale = scale};
   send.update = plan_.replicas && published && follows;
   stream.base = version_;

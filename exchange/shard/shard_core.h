@@ -250,9 +250,15 @@ class ShardCore {
   int64_t version_ = -1;
   bool stop_ = false;      // of version_
   bool evaluate_ = false;  // of version_
-  bool skipped_ = false;   // the step before version_ was, in this lineage
-  bool saved_ = false;     // version_ is, in this lineage
-  bool retired_ = true;    // version_ - 1 is
+  // What is said of a version in this lineage, as in SendWeights.
+  struct Said {
+    bool skipped = false;
+    bool saved = false;
+    uint64_t skipped_before = 0;
+  };
+  Said said_;            // of version_
+  Said held_said_;       // of held_version_
+  bool retired_ = true;  // version_ - 1 is
   absl::Duration published_at_;
   training::LaneTree tree_;                  // of step version_
   std::vector<training::ChunkFold> chunks_;  // of run_

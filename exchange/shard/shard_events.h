@@ -236,8 +236,9 @@ struct SendWeights {
   bool stop = false;
   bool evaluate = false;
   bool skipped = false;  // the step before it was
-  bool checkpoint = false;
-  double loss_scale = 0;  // of step `version`, where this shard is the lead
+  bool saved = false;
+  uint64_t skipped_before = 0;  // as in WeightFrame of param_store.proto
+  double loss_scale = 0;        // of step `version`, where this shard is the lead
   // Jobs whose workers update: the task has the version before, so the sums of the step are enough.
   // Only behind the ApplyStep that makes `version`. Otherwise weights and state are sent, or weights
   // alone of a held version.

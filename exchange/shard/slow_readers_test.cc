@@ -133,6 +133,33 @@ TEST_F(SlowReaderTest, ANewStreamGoesOnWithTheHeldVersion) {
   EXPECT_THAT(SentTo(kHasIt, RunStep()), ElementsAre(4));
 }
 
+// With what was said of it the first time, not with what is true of the version at hand.
+TEST_F(SlowReaderTest, AHeldVersionThatIsSentAgainSaysWhatItSaidBefore) {
+  Begin(0, 1);
+  Do(GiveOrders{1, {{.id = 1, .what = training::Order::What::kCheckpoint}}});
+  Do(WeightsTaken{kW0, 0});
+  Do(WeightsTaken{kW1, 0});
+  const int64_t step = core_->version();
+  Do(Frame(kW0, step, {0, 2}));
+  Roots(/*finite=*/false);
+  const Effects made = Seal(kW0, step);
+  ASSERT_THAT(SentTo(kW1, made), ElementsAre(1));
+  ASSERT_TRUE(All<SendWeights>(made)[0].skipped);
+  ASSERT_TRUE(All<SendWeights>(made)[0].saved);
+  RunStep();  // worker 1 is inside version 1
+  const Effects newest = RunStep();
+  EXPECT_EQ(HeldBy(newest), 1);
+  EXPECT_FALSE(All<SendWeights>(newest)[0].skipped);
+  EXPECT_EQ(All<SendWeights>(newest)[0].skipped_before, 2u) << "step 0, of version 3";
+  Do(StreamClosed{kW1});
+  constexpr StreamId kAgain = 31;
+  const Effects again = Hello(kAgain, v1::STREAM_KIND_DATA, 1);
+  ASSERT_THAT(SentTo(kAgain, again), ElementsAre(1));
+  EXPECT_TRUE(All<SendWeights>(again)[0].skipped);
+  EXPECT_TRUE(All<SendWeights>(again)[0].saved);
+  EXPECT_EQ(All<SendWeights>(again)[0].skipped_before, 0u);
+}
+
 TEST_F(SlowReaderTest, TheLastVersionGoesToEverybody) {
   Begin(0, 1);
   while (core_->version() < 19) RunStep();

@@ -44,6 +44,9 @@
 
 namespace capstan::exchange::task {
 
+// A version says of so many steps behind it whether they were skipped: CompleteWeights::SkippedSteps.
+inline constexpr int64_t kStepsToldOf = 65;
+
 enum class TaskPhase { kStarting, kRunning, kFinished, kFailed };
 
 // ---- Events ----
@@ -284,7 +287,7 @@ class TaskCore {
   void On(const Tick& e, Effects& out);
 
   void DropStep(Effects& out);
-  // Jobs that keep residuals. False: it has failed, because they are not those of the version.
+  // Jobs that keep residuals. False: it has failed, because they cannot be those of the version.
   bool HasResidualsFor(int64_t version, Effects& out);
   // Writes those of the held version, if it is saved.
   void OweResiduals(Effects& out) const;

@@ -31,7 +31,6 @@ using exchange::ExchangeCallbacks;
 using services::Log;
 
 constexpr absl::Duration kReportInterval = absl::Seconds(1);
-constexpr absl::Duration kMeasureResiduals = absl::Seconds(5);
 
 Task::Task(TaskOptions options, services::Strand& strand, Callbacks callbacks)
     : options_(std::move(options)),
@@ -81,6 +80,17 @@ void Task::Start(const node::v1::StartTask& start) {
   callbacks_.on_exit(true);
 }
 
+// With a key of the coordinator's, a folder under no root is not touched: the files come from there.
+absl::Status Task::CheckBase(const std::string& manifest) const {
+  const std::vector<std::string>& roots = options_.checkpoint_roots;
+  if (roots.empty() || manifest.empty() || services::LiesBeneath(manifest, roots) ||
+      (!options_.coordinator.empty() && has_files_key_)) {
+    return absl::OkStatus();
+  }
+  return data::InvalidSpec(absl::StrCat("base_manifest ", manifest,
+                                        ": is not under any --checkpoint-root of this worker"));
+}
+
 // The coordinator has its own roots. These are set by the operator of this host.
 absl::Status Task::CheckRoots(const node::v1::StartTask& start) const {
   const auto check = [](absl::string_view what, const std::string& path,
@@ -96,9 +106,8 @@ absl::Status Task::CheckRoots(const node::v1::StartTask& start) const {
   // With a key, a folder under no root is not touched, because the coordinator stores the files.
   if (options_.coordinator.empty() || start.files_key().empty()) {
     status = check("storage_path", job_->spec.storage_path(), checkpoints, "--checkpoint-root");
-    if (status.ok() && !job_->uses_shards()) {
-      status = check("base_manifest", start.base_manifest(), checkpoints, "--checkpoint-root");
-    }
+    const bool reads_base = !job_->uses_shards() || job_->keeps_residuals();
+    if (status.ok() && reads_base) status = CheckBase(start.base_manifest());
   }
   if (!status.ok() || job_->uses_shards() || MayReadWeights()) return status;
   const std::string& weights = job_->spec.spec().model().initial_weights();
@@ -155,6 +164,7 @@ absl::Status Task::SetUp(const node::v1::StartTask& start) {
       MakeJob(start.resolved_spec(), start.spec_digest());
   if (!job.ok()) return data::InvalidSpec(job.status().message());
   job_ = *std::move(job);
+  has_files_key_ = !start.files_key().empty();
   if (absl::Status status = CheckRoots(start); !status.ok()) return status;
   if (absl::Status status = MakeFiles(start); !status.ok()) return status;
   const data::DatasetOptions dataset = MakeDatasetOptions(job_->spec.spec(), options_.data_roots);
@@ -405,6 +415,7 @@ void Task::Do(const core::OpenLineage& e) {
     const double lost = job_->keeps_residuals() ? 0 : encoder_->Norm();
     if (lost > 0) Log(services::kInfo, "residuals_lost").Kv("norm", lost);
     encoder_->Forget();
+    state_.clear_residual_norm();
   }
   reports_.Reset(e.lineage);
   files_.Post([this, lineage = e.lineage] {
@@ -575,7 +586,9 @@ void Task::OnWeights(const CompleteWeights& weights) {
   if (ended_) return;
   // Weights of an asynchronous job come more often than its steps.
   if (!job_->asynchronous() || weights.marks != weights_.marks) CountStep(weights);
-  if (encoder_.has_value() && weights.skipped) encoder_->Skipped(weights.version - 1);
+  if (encoder_.has_value()) {
+    for (const int64_t step : weights.SkippedSteps()) encoder_->Skipped(step);
+  }
   weights_ = weights;
   Give(core::WeightsComplete{weights.lineage, weights.version, weights.stop, weights.evaluate,
                              weights.marks, weights.floor, weights.max_staleness, weights.saved});
@@ -731,11 +744,7 @@ void Task::SendState() {
 
 void Task::MeasureResiduals() {
   if (!encoder_.has_value() || job_->keeps_residuals()) return;
-  if (strand_.Now() < measure_residuals_at_) return;
   state_.set_residual_norm(encoder_->Norm());
-  if (state_.residual_norm() > 0) {
-    measure_residuals_at_ = strand_.Now() + kMeasureResiduals;  // it is a pass over all of them
-  }
 }
 
 void Task::SendCounters() {

@@ -6,6 +6,7 @@
 #ifndef CAPSTAN_GPU_WORKER_TASK_TASK_H_
 #define CAPSTAN_GPU_WORKER_TASK_TASK_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -13,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -122,6 +124,8 @@ class Task {
   void Do(const exchange::task::Exit& e);
   void OnWeights(const exchange::CompleteWeights& weights);
   void KeepOwnResiduals();
+  // Whether the roots of this host allow the task to read this checkpoint.
+  absl::Status CheckBase(const std::string& manifest) const;
   // For people, of residuals that would be lost with this task.
   void MeasureResiduals();
   LaneStep LaneStepOf(const exchange::task::FoldAndPush& e) const;
@@ -157,6 +161,12 @@ class Task {
   std::map<int64_t, std::shared_ptr<LaneFold>> folds_;  // by work
   std::optional<LaneEncoder> encoder_;                  // if the job compresses gradients
   common::v1::View view_;
+  struct ResidualWrite {
+    bool last = false;  // of its lineage
+    std::shared_ptr<std::atomic<bool>> dropped;
+  };
+  std::map<std::pair<int64_t, int64_t>, ResidualWrite> residual_writes_;  // by lineage and version
+  bool has_files_key_ = false;                                            // of the coordinator's
   std::string base_manifest_;  // of the view's lineage, if the task keeps residuals
   std::shared_ptr<EpochPermutations> permutations_;
   std::shared_ptr<const LaneSchedule> schedule_;
@@ -177,7 +187,6 @@ class Task {
 
   node::v1::TaskState state_;
   FileReports reports_;
-  absl::Duration measure_residuals_at_ = absl::ZeroDuration();
   absl::Duration report_at_ = absl::ZeroDuration();
   absl::Duration counters_at_ = absl::ZeroDuration();  // separate: states are also sent between
   std::optional<PhaseClock> clock_;

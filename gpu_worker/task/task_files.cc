@@ -1,4 +1,5 @@
 // Files that a task saves, the messages about them, and orders to a task that is its own lead.
+#include <atomic>
 #include <map>
 #include <memory>
 #include <utility>
@@ -17,8 +18,11 @@ namespace capstan::gpu_worker {
 using services::Log;
 
 constexpr absl::Duration kFileRetry = absl::Seconds(1);
+// One that is being written, and one that waits for it. The last of a lineage comes on top.
+constexpr size_t kResidualWrites = 2;
 
 void Task::SetFilesKey(const std::string& key) {
+  has_files_key_ = has_files_key_ || !key.empty();
   if (job_files_ != nullptr) job_files_->SetKey(key);
 }
 
@@ -67,6 +71,10 @@ void Task::Do(const exchange::task::WriteWeights& e) {
 }
 
 void Task::Do(const exchange::task::ReadResiduals& e) {
+  if (const absl::Status status = CheckBase(base_manifest_); !status.ok()) {
+    return Give(exchange::task::Failed{FailureReasonOf(status), std::string(status.message())});
+  }
+  state_.set_reads_residuals(!base_manifest_.empty() && !e.lanes.empty());
   if (base_manifest_.empty()) {
     for (const int32_t lane : e.lanes) encoder_->Begin(lane, nullptr);
     return Give(exchange::task::ResidualsRead{e.lineage, 0});
@@ -90,12 +98,16 @@ void Task::Do(const exchange::task::ReadResiduals& e) {
         param_store::LoadResiduals(request, residuals, &version);
     Post([this, e, buffers, version, error] {
       if (ended_ || e.lineage != view_.lineage()) return;
+      state_.set_reads_residuals(false);
       if (!error.reason.empty()) {
         Log(services::kError, "residuals_not_read").Kv("status", error.status);
+        state_.set_refuses_base(error.reason == "CheckpointCorrupt" ||
+                                error.reason == "DataMissing");
         return Give(exchange::task::Failed{error.reason, std::string(error.status.message())});
       }
       for (size_t i = 0; i < e.lanes.size(); ++i) encoder_->Begin(e.lanes[i], buffers[i]);
       Give(exchange::task::ResidualsRead{e.lineage, version});
+      SendState();
     });
   });
 }
@@ -107,7 +119,19 @@ void Task::Do(const exchange::task::WriteResiduals& e) {
     CAPSTAN_CHECK(residuals[lane] != nullptr);
   }
   reports_.Expect(e.version, e.last);
-  WriteFile(e.lineage, e.version, [this, e, residuals = std::move(residuals)] {
+  if (residual_writes_.size() >= kResidualWrites && !e.last) {
+    // Each one keeps a copy of all residuals in memory.
+    reports_.Failed(e.version, "the residuals of earlier versions are still being written");
+    return SendState();
+  }
+  const std::pair<int64_t, int64_t> id(e.lineage, e.version);
+  auto dropped = std::make_shared<std::atomic<bool>>(false);
+  residual_writes_[id] = {e.last, dropped};
+  WriteFile(e.lineage, e.version, [this, e, id, dropped, residuals = std::move(residuals)] {
+    if (*dropped) {
+      Post([this, id] { residual_writes_.erase(id); });
+      return absl::OkStatus();
+    }
     param_store::ResidualFileOptions options;
     options.folder = CheckpointFolder(*job_, e.lineage, e.version);
     options.job_id = job_->id();
@@ -118,8 +142,12 @@ void Task::Do(const exchange::task::WriteResiduals& e) {
     std::map<int32_t, absl::Span<const float>> lanes;
     for (const auto& [lane, residual] : residuals) lanes[lane] = residual->span();
     auto file = param_store::WriteResidualFile(options, job_->layout, lanes, *job_files_);
-    if (!file.ok()) return file.status();
-    Post([this, e, file = *file] {
+    if (!file.ok()) {
+      if (!e.last) Post([this, id] { residual_writes_.erase(id); });
+      return file.status();
+    }
+    Post([this, e, id, file = *file] {
+      residual_writes_.erase(id);
       if (e.lineage != view_.lineage()) return;
       reports_.Written(e.version, file);
       SendState();
@@ -155,6 +183,8 @@ void Task::GiveOrders(const node::v1::GiveOrders& give) {
 void Task::FilesTaken(const node::v1::FilesTaken& taken) {
   if (ended_) return;
   reports_.Taken(taken.lineage(), taken.step());
+  const auto write = residual_writes_.find({taken.lineage(), taken.step()});
+  if (write != residual_writes_.end() && !write->second.last) *write->second.dropped = true;
   if (local_ != nullptr) local_->FilesTaken(taken.lineage(), taken.step());
   SendState();
 }

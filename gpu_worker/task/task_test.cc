@@ -16,6 +16,7 @@
 #include <set>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -449,6 +450,47 @@ TEST_F(TaskTest, FilesStayUnderTheRootsOfTheHost) {
   start.set_base_manifest(folder_ + "/outside/1-4");
   refused(start, "base_manifest " + folder_ + "/outside/1-4: is not under any --checkpoint-root");
   EXPECT_FALSE(RunTask(test.Start(), {"cpu"}, AllWritten, nullptr, options).failed);
+}
+
+// A task of a job with shards reads of the base, too, if it keeps residuals.
+TEST_F(TaskTest, ResidualsAreReadUnderTheRootsOfTheHost) {
+  for (const char* name : {"/root", "/outside"}) {
+    ASSERT_TRUE(services::EnsureDir(folder_ + name).ok());
+  }
+  TaskOptions options;
+  options.checkpoint_roots = {folder_ + "/root"};
+  const std::string outside = folder_ + "/outside/1-4";
+  const std::string why =
+      "base_manifest " + outside + ": is not under any --checkpoint-root of this worker";
+  TestJob test = Small("root/fine");
+  test.kvstore = "dist_sync";
+  test.compression = "2bit";
+  node::v1::StartTask start = test.Start();
+  start.set_base_manifest(outside);
+  const Outcome at_start = RunTask(
+      start, {"cpu"}, [](const TaskState&) { return false; }, nullptr, options);
+  EXPECT_EQ(at_start.last().reason(), "InvalidSpec");
+  EXPECT_EQ(at_start.last().message(), why);
+  EXPECT_FALSE(at_start.last().refuses_base()) << "the checkpoint may be good";
+
+  start = test.Start();
+  common::v1::ShardRoute& shard = *start.mutable_view()->add_shards();
+  shard.set_address("unix:" + folder_ + "/nobody");
+  job::v1::ResolvedSpec resolved;
+  ASSERT_TRUE(resolved.ParseFromString(start.resolved_spec()));
+  shard.set_chunk_count(resolved.chunk_count());
+  common::v1::View next = start.view();
+  next.set_lineage(2);
+  next.set_generation(2);
+  bool told = false;
+  const Outcome later = RunTask(
+      start, {"cpu"}, [](const TaskState&) { return false; },
+      [&](Task& task, const TaskState&) {
+        if (!std::exchange(told, true)) task.ChangeView(next, outside);
+      },
+      options);
+  EXPECT_EQ(later.last().reason(), "InvalidSpec");
+  EXPECT_EQ(later.last().message(), why);
 }
 
 // Otherwise nobody could ever stop it.

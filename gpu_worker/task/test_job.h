@@ -29,6 +29,7 @@ struct TestJob {
   double clip_norm = 0;   // likewise
   std::string precision = "fp32";
   std::string kvstore = "local";
+  std::string compression;  // of gradients; empty: none
   std::string model = "mlp";
   bool deterministic = true;
   double stall_seconds = 300;
@@ -50,6 +51,9 @@ struct TestJob {
     spec.mutable_data()->set_test_samples(test);
     spec.mutable_kvstore()->set_type(kvstore);
     spec.mutable_kvstore()->set_local_steps(local_steps);
+    if (!compression.empty()) {
+      spec.mutable_kvstore()->mutable_gradient_compression()->set_type(compression);
+    }
     if (!deterministic) spec.mutable_resources()->set_device("gpu");
     spec.mutable_training()->set_deterministic(deterministic);
     spec.mutable_limits()->set_stall_timeout_seconds(stall_seconds);

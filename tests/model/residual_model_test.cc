@@ -49,6 +49,8 @@ TEST(ResidualModelTest, EveryContributionHasTheResidualOfItsLane) {
       {"a store crashes, a worker dies", {.checkpoints = 2, .deaths = 1, .crashes = 1}},
       {"a lane without samples, not finite before it",
        {.steps = 4, .checkpoints = 2, .nonfinite_step = 1, .empty_step = 2, .deaths = 1}},
+      {"a lane without samples behind one that is not finite",
+       {.steps = 4, .checkpoints = 10, .nonfinite_step = 1, .empty_step = 2, .deaths = 1}},
   };
   const bool sanitized = std::getenv("CAPSTAN_SANITIZED") != nullptr;
   size_t states = 0;

@@ -140,15 +140,11 @@ class ResidualMachine {
     const int base = from.core.manifest[from.core.base].version;
     const int had = worker.version == kNothing ? base : worker.version;
     const int missed = from.core.version - had - (worker.version == kNothing ? 0 : 1);
-    if (missed > 0 && OwnsAny(from.core, w) && world_.bug != ResidualBug::kMissedStepsAreApplied) {
-      worker = UnitOwner();
-      worker.alive = 0;
-      return go(std::move(next), false, "a version was missed by worker, which ends", w, -1);
-    }
     for (int lane = 0; lane < world_.lanes; ++lane) {
       if (worker.next[lane] == kNothing) continue;
-      // The version says whether the step before it was applied. Of earlier ones nothing is known.
-      const bool applied = missed > 0 || had != world_.nonfinite_step;
+      // The version says which of the steps behind it were skipped.
+      const bool told = missed == 0 || world_.bug != ResidualBug::kMissedStepsAreApplied;
+      const bool applied = !told || had != world_.nonfinite_step;
       if (applied) worker.now[lane] = worker.next[lane];
       worker.next[lane] = kNothing;
     }

@@ -8,7 +8,8 @@
 //     writes it before it computes on the version. The manifest is committed when all are there.
 // E4  A lane keeps its owner for the whole lineage. If the owner is lost, or the lane is to move, the
 //     next lineage begins from the last manifest, and the owners read the residuals from it. An
-//     owner that misses a version does not know whether the steps between were applied: it is lost.
+//     owner may miss versions whose steps have no samples for it. The next one says which of the
+//     steps behind it were skipped.
 //
 // The model has up to three workers and three lanes, one store, and a coordinator. Weights are left
 // out: tests/model/protocol.h has them. A residual is the lane and the number of its steps that it
@@ -45,7 +46,7 @@ enum class ResidualBug : uint8_t {
   kResidualByNode,         // E3: a checkpoint has one residual for each worker
   kReissueWithNothing,     // E4: a lane moves inside a lineage and begins with no residual
   kResidualsSurvive,       // E4: a worker keeps its residuals in a new lineage
-  kMissedStepsAreApplied,  // E4: an owner that misses a version goes on
+  kMissedStepsAreApplied,  // E4: an owner that misses a version takes its step as applied
 };
 
 // A small world, and the faults that it allows.

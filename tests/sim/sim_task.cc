@@ -350,7 +350,9 @@ void SimTask::Send(sender::StreamId id, const std::string& bytes) {
 void SimTask::OnWeights(const CompleteWeights& weights) {
   if (weights.lineage != lineage_) return;
   if (!asynchronous_ && weights.version <= weights_.version) return;
-  if (encoder_.has_value() && weights.skipped) encoder_->Skipped(weights.version - 1);
+  if (encoder_.has_value()) {
+    for (const int64_t step : weights.SkippedSteps()) encoder_->Skipped(step);
+  }
   weights_ = weights;
   hooks_.assembled(weights);
   Do(core::WeightsComplete{lineage_, weights.version, weights.stop, weights.evaluate, weights.marks,
