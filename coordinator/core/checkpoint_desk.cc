@@ -128,9 +128,7 @@ void CheckpointDesk::AdvanceCheckpoints(Job& job) {
   if (!job.link().Ready(ctx_.now())) return;
   const int64_t total = job.resolved()->total_steps();
   for (const auto& entry : job.written().versions()) {
-    bool done = false;
-    AdvanceVersion(job, entry.first, entry.second, &done);
-    if (done) return;
+    if (AdvanceVersion(job, entry.first, entry.second)) return;
   }
   if (job.lead().step() != total || !job.EndIsReported()) return;
   OrderManifest(job, total);
@@ -139,14 +137,11 @@ void CheckpointDesk::AdvanceCheckpoints(Job& job) {
   }
 }
 
-// `done`: nothing is to be done about later versions now. `collected` may be gone then.
-void CheckpointDesk::AdvanceVersion(Job& job, int64_t step, const WrittenVersion& collected,
-                                    bool* done) {
+bool CheckpointDesk::AdvanceVersion(Job& job, int64_t step, const WrittenVersion& collected) {
   const bool residual_failed = collected.errors.empty() && !collected.residual_errors.empty();
   if (!collected.errors.empty() || residual_failed) {
-    *done = true;
     // Only the lead knows whether this version is owed, as that of a suspend is.
-    if (!job.shards().empty() && job.lead().step() < step) return;
+    if (!job.shards().empty() && job.lead().step() < step) return true;
     const auto& error =
         residual_failed ? *collected.residual_errors.begin() : *collected.errors.begin();
     const auto member = static_cast<size_t>(error.first);
@@ -154,7 +149,7 @@ void CheckpointDesk::AdvanceVersion(Job& job, int64_t step, const WrittenVersion
                             : job.shards().empty() ? "the task"
                                                    : NameOf(job.shards()[member]);
     CheckpointFailed(job, step, absl::StrCat(who, ": ", error.second));
-    return;
+    return true;
   }
   const std::set<int32_t> owners = ResidualWriters(job);
   const bool all = (job.shards().empty() ? collected.files.size() == 1
@@ -163,28 +158,26 @@ void CheckpointDesk::AdvanceVersion(Job& job, int64_t step, const WrittenVersion
                      return collected.residuals.count(owner) > 0;
                    });
   if (step < job.resolved()->total_steps() && all) {
-    *done = true;
     OrderManifest(job, step);
-    return;
+    return true;
   }
   // The version was given up before a restart, which forgets that. A member that let it go reports a
   // newer one; the others report this one until it is taken.
   const auto let_go = [&](const node::v1::WrittenFiles& now, const std::string& who) {
-    if (*done || now.lineage() != job.view().lineage() || now.step() <= step) return;
-    *done = true;
+    if (now.lineage() != job.view().lineage() || now.step() <= step) return false;
     CheckpointFailed(job, step, absl::StrCat(who, ": has let it go"));
+    return true;
   };
   for (const Shard& shard : job.shards()) {
-    if (collected.files.count(shard.index) > 0) continue;
-    let_go(shard.state.files(), NameOf(shard));
-    if (*done) return;
+    const bool here = collected.files.count(shard.index) > 0;
+    if (!here && let_go(shard.state.files(), NameOf(shard))) return true;
   }
   for (const int32_t owner : owners) {
-    if (collected.residuals.count(owner) > 0) continue;
     const Task& task = job.tasks()[static_cast<size_t>(owner)];
-    let_go(task.state.files(), NameOf(task));
-    if (*done) return;
+    const bool here = collected.residuals.count(owner) > 0;
+    if (!here && let_go(task.state.files(), NameOf(task))) return true;
   }
+  return false;
 }
 
 void CheckpointDesk::OrderManifest(Job& job, int64_t step) {

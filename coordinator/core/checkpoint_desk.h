@@ -40,8 +40,9 @@ class CheckpointDesk {
  private:
   // Files of this version are still wanted.
   bool Wants(const Job& job, const node::v1::WrittenFiles& files) const;
-  // A version of which some member has reported files or an error.
-  void AdvanceVersion(Job& job, int64_t step, const WrittenVersion& collected, bool* done);
+  // A version of which some member has reported files or an error. True: nothing is to be done about later
+  // ones now, and `collected` may be gone.
+  bool AdvanceVersion(Job& job, int64_t step, const WrittenVersion& collected);
   void OrderManifest(Job& job, int64_t step);
   void Commit(Job& job);
   // Keeps the newest, the best, the base of the lineage, and those that another job begins from.

@@ -93,6 +93,13 @@ void Departures::OrderHandOver(Job& job, const std::string& type, const std::str
 }
 
 void Departures::AdvanceLaneMoves(Job& job) {
+  if (job.LanesAreFixed() && !job.shards().empty() && !job.recovery().wanted() &&
+      job.changes().HandOverOrdered() && !job.SuspendOrdered() && LeavingShards(job).empty() &&
+      job.standing().Has(kCheckpointDegraded) &&
+      job.changes().HandOverFor(ctx_.now()) >= ctx_.options().hand_over_limit) {
+    // The version cannot be saved, and nobody computes on it: the steps since the last checkpoint are lost.
+    return GoOnWithout(job);
+  }
   if (!job.LanesAreFixed() || job.shards().empty() || job.recovery().wanted() ||
       job.lead().suspended() || job.changes().HandOverOrdered() || job.SuspendOrdered() ||
       job.standing().Has(kCheckpointDegraded) || HasNotBegun(job)) {

@@ -51,7 +51,7 @@ void Generations::NewGeneration(Job& job, const std::vector<int32_t>& owners,
   job.AddEvent(
       ctx_.wall(), type,
       absl::StrCat("generation ", job.view().generation(), moves.empty() ? "" : ": ", moves));
-  NoteResidualsLost(job, left);
+  NoteLanesWithout(job, left);
   if (job.KeepsResiduals() && !left.empty()) {
     // The last version is decided, and a former owner may be gone with residuals of one before it.
     // Nobody goes on from those.
@@ -60,7 +60,7 @@ void Generations::NewGeneration(Job& job, const std::vector<int32_t>& owners,
   ctx_.Changed(job);
 }
 
-void Generations::NoteResidualsLost(Job& job, const std::map<int32_t, std::vector<int32_t>>& left) {
+void Generations::NoteLanesWithout(Job& job, const std::map<int32_t, std::vector<int32_t>>& left) {
   if (!job.DropsResiduals() || job.lead().complete()) return;
   if (job.lead().step() <= job.lineages().base_step()) return;  // there is nothing yet
   for (const auto& [owner, lanes] : left) {

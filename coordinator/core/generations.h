@@ -33,7 +33,7 @@ class Generations {
 
  private:
   // A job that drops residuals: people are told how much. `left`: lanes by the task that they leave.
-  void NoteResidualsLost(Job& job, const std::map<int32_t, std::vector<int32_t>>& left);
+  void NoteLanesWithout(Job& job, const std::map<int32_t, std::vector<int32_t>>& left);
 
   CoreContext& ctx_;
 };

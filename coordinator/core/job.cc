@@ -73,6 +73,12 @@ bool Job::SuspendOrdered() const {
   return changes_.SuspendOrdered(last == nullptr ? std::vector<int64_t>() : last->orders);
 }
 
+bool Job::HasItsData(const Task& task) const {
+  if (!task.probed) return false;
+  return lineages().Lists(task) ||
+         (task.probe.reason().empty() && SameData(task.probe.dataset(), resolved()->dataset()));
+}
+
 bool Job::KeepsResiduals() const {
   return resolved().has_value() && training::spec::KeepsResiduals(resolved()->spec());
 }

@@ -132,6 +132,8 @@ class Job {
   // The job's evaluation.metric of a version. nullopt: it was not evaluated.
   std::optional<double> MetricOf(int64_t step) const;
   bool SmallerIsBetter() const;  // of this metric
+  // The task has shown that its data are those of the job. Who is in the view did so before.
+  bool HasItsData(const Task& task) const;
   // Its checkpoints have what error feedback has left out (recovery.residuals: rollback).
   bool KeepsResiduals() const;
   // Lanes have the owners that their lineage began with: no other task has their residuals. Once the last

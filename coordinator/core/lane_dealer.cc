@@ -174,11 +174,19 @@ void LaneDealer::LoseTheHung(Job& job) {
     }
   }
   job.late().Await(step, lanes, ctx_.now());
+  // The first step of a lineage may take long by itself: data are read, kernels are built.
+  if (!job.late().KnowsAStep()) return;
   const absl::Duration limit =
       std::max(kHangs, kHungLimits * job.late().Limit(ctx_.options().late_lane));
   for (const int32_t lane : lanes) {
     Task& owner = job.tasks()[static_cast<size_t>(job.view().lane_owners(lane))];
     if (owner.lost || !job.late().IsLate(lane, limit, ctx_.now())) continue;
+    if (owner.state.reads_residuals()) continue;  // it will compute once it has them
+    const bool replaceable =
+        std::any_of(job.tasks().begin(), job.tasks().end(), [&](const Task& other) {
+          return other.index != owner.index && job.IsAble(other) && job.lineages().Lists(other);
+        });
+    if (!replaceable) continue;  // to go back would help nobody
     losses_.LoseTask(job, owner,
                      {.why = absl::StrCat("step ", step, " has waited for lane ", lane,
                                           " of it for ", absl::FormatDuration(limit))});

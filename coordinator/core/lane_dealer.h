@@ -26,7 +26,8 @@ class LaneDealer {
 
  private:
   // A job whose lanes are fixed: an owner that is late for very long is lost. The job goes back to its last
-  // checkpoint, so this is for tasks that hang.
+  // checkpoint, so this is for tasks that hang. Nobody is judged before a step of the lineage is known, nor
+  // if no other task could take the lanes.
   void LoseTheHung(Job& job);
 
   CoreContext& ctx_;

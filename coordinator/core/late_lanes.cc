@@ -12,6 +12,7 @@ constexpr int kMaxDoublings = 10;
 }  // namespace
 
 void LateLanes::NoteStep(double seconds) {
+  knows_a_step_ = true;
   step_seconds_.push_back(seconds);
   if (step_seconds_.size() > kStepTimes) step_seconds_.erase(step_seconds_.begin());
 }
@@ -28,6 +29,7 @@ void LateLanes::Await(int64_t step, const std::set<int32_t>& lanes, absl::Durati
 }
 
 void LateLanes::BeginLineage() {
+  knows_a_step_ = false;
   step_ = -1;
   lanes_.clear();
   issued_at_.clear();

@@ -29,6 +29,9 @@ class LateLanes {
   // The last version is decided. For how long its last files have been waited for.
   absl::Duration EndAwaitedFor(absl::Duration now);
 
+  // A step of the lineage was decided, and this coordinator knows how long it took.
+  bool KnowsAStep() const { return knows_a_step_; }
+
   // An owner may need so long for its lanes after the others: `least`, or three median steps.
   absl::Duration Limit(absl::Duration least) const;
   // It has been with its owner for longer than `limit`, which doubles with each reissue.
@@ -36,6 +39,7 @@ class LateLanes {
 
  private:
   std::vector<double> step_seconds_;  // of the last steps
+  bool knows_a_step_ = false;         // of the lineage
   int64_t step_ = -1;
   std::set<int32_t> lanes_;                              // that it waits for
   absl::Duration since_;                                 // when this set changed last

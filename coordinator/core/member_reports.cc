@@ -132,15 +132,17 @@ void MemberReports::TaskFailed(Job& job, Task& task) {
   const std::string text = absl::StrCat(NameOf(task), ": ", why);
   if (job.resting() || job.cancel_asked() || !job.in_history()) {
     states_.Fail(job, reason, text);
-  } else if ((job.shards().empty() || job.KeepsResiduals()) && !job.lineages().base().empty() &&
+  } else if (job.shards().empty() && !job.lineages().base().empty() &&
              job.lead().step() <= job.lineages().base_step() &&
              (reason == "CheckpointCorrupt" || reason == "DataMissing")) {
-    const bool local = job.shards().empty();
-    // A task may speak late of the base before.
-    const bool of_this_base = local || state.lineage() == job.view().lineage();
+    recoveries_.RefuseBase(job, text);
+  } else if (state.refuses_base() && job.KeepsResiduals() && !job.shards().empty()) {
+    // Only owners read of the base, and a task may speak late of the base before.
+    const bool of_this_base = state.lineage() == job.view().lineage() &&
+                              job.lineages().Owns(task.index) && !job.lineages().base().empty();
     if (of_this_base && !job.recovery().wanted()) recoveries_.RefuseBase(job, text);
     // The shards and the other tasks go on, and this process has ended.
-    if (!local) losses_.LoseTask(job, task, {.why = why, .reason = "WorkerLost"});
+    losses_.LoseTask(job, task, {.why = why, .reason = "WorkerLost"});
   } else {
     losses_.LoseTask(job, task, {.why = why, .reason = reason, .reported = true});
   }

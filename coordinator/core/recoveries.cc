@@ -105,7 +105,17 @@ const Task* Recoveries::LostOwner(const Job& job) const {
 }
 
 void Recoveries::RecoverLanes(Job& job) {
-  if (!job.LanesAreFixed() || job.shards().empty() || job.recovery().wanted()) return;
+  if (!job.KeepsResiduals() || job.shards().empty()) return;
+  if (job.lead().complete() && job.recovery().cause() == Recovery::Cause::kOwnersLost &&
+      !job.members().AnyShardLost()) {
+    // The last step had all that the owner sent, and nobody needs residuals any more.
+    job.recovery().CallOff();
+    job.recovery().TakeOverAt(ctx_.now());
+    job.restarts().TakeBack();  // it was none
+    ctx_.Changed(job);
+    return;
+  }
+  if (!job.LanesAreFixed() || job.recovery().wanted()) return;
   const Task* const lost = LostOwner(job);
   if (lost != nullptr) {
     BeginRecovery(job, "WorkerLost", absl::StrCat(NameOf(*lost), ": ", lost->why));
@@ -143,7 +153,7 @@ void Recoveries::AdvanceRecovery(Job& job) {
   if (!ReplaceShards(job)) return;
   std::set<int32_t> living;
   for (const Task& task : job.tasks()) {
-    if (!task.lost && task.probed) living.insert(task.index);
+    if (!task.lost && job.HasItsData(task)) living.insert(task.index);
   }
   // A later one could not take the lanes up.
   if (living.empty() && job.LanesAreFixed()) return;

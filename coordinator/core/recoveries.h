@@ -28,7 +28,8 @@ class Recoveries {
   void BeginLineage(Job& job, const std::vector<int32_t>& owners);
   // A fault that no member can take over: the job goes on from its last manifest, or fails. Counts a restart.
   void BeginRecovery(Job& job, const std::string& reason, const std::string& why);
-  // A job whose lanes are fixed, and one of them has lost its owner: it recovers.
+  // A job whose lanes are fixed, and one of them has lost its owner: it recovers. If its last step is decided
+  // meanwhile, it ends with the members that are there.
   void RecoverLanes(Job& job);
   // A lost task that owns a lane, or null.
   const Task* LostOwner(const Job& job) const;

@@ -70,6 +70,18 @@ class ResidualsTest : public RecoveryTest {
     }
     Lead(step);
   }
+  void StepsTake(double seconds) {
+    Shard(stores_[0], id_, 0).mutable_lead()->set_samples_per_second(16 / seconds);
+  }
+  // The shard waits for these lanes of the step.
+  void WaitFor(int64_t step, const std::vector<int32_t>& lanes) {
+    node::v1::Waiting& waiting = *Shard(stores_[0], id_, 0).mutable_waiting();
+    waiting.Clear();
+    waiting.set_step(step);
+    for (const int32_t lane : lanes) waiting.add_lanes(lane);
+    Shard(stores_[0], id_, 0).set_generation(core_.Peek(id_)->view().generation());
+    Beat(stores_[0]);
+  }
   std::string LastEvent(const std::string& type) {
     std::string message;
     const job::v1::Job job = Job(id_);
@@ -348,6 +360,7 @@ TEST_F(ResidualsTest, ABaseWhoseResidualsAreDamagedIsRefused) {
   task.set_phase(node::v1::TASK_PHASE_FAILED);
   task.set_reason("CheckpointCorrupt");
   task.set_message("1-8/residuals-1.safetensors: SHA-256 is not that of the manifest");
+  task.set_refuses_base(true);
   Beat(workers_[1]);
   EXPECT_THAT(LastEvent("CheckpointRefused"), HasSubstr("1-8: worker w1 on host host-w1"));
   PassAndFollow(absl::Seconds(3));
@@ -359,6 +372,7 @@ TEST_F(ResidualsTest, ABaseWhoseResidualsAreDamagedIsRefused) {
   late.set_phase(node::v1::TASK_PHASE_FAILED);
   late.set_reason("CheckpointCorrupt");
   late.set_message("1-8/residuals-1.safetensors: SHA-256 is not that of the manifest");
+  late.set_refuses_base(true);
   Beat(workers_[0]);
   EXPECT_THAT(LastEvent("CheckpointRefused"), HasSubstr("1-8: worker w1 on host host-w1"));
   EXPECT_NE(Job(id_).state(), JOB_STATE_FAILED);
@@ -367,6 +381,7 @@ TEST_F(ResidualsTest, ABaseWhoseResidualsAreDamagedIsRefused) {
 // Nobody else can compute its lanes. If it hangs for long, the job goes back to a checkpoint without it.
 TEST_F(ResidualsTest, LanesOfALateWorkerStayUntilItHangs) {
   Running(2, 1, Feedback(2));
+  StepsTake(1);
   AtStep(4);
   node::v1::Waiting& waiting = *Shard(stores_[0], id_, 0).mutable_waiting();
   waiting.set_step(4);
@@ -382,6 +397,169 @@ TEST_F(ResidualsTest, LanesOfALateWorkerStayUntilItHangs) {
   EXPECT_EQ(Lineage(), 2);
   EXPECT_EQ(Owners(), (std::vector<int32_t>{0, 0, 0, 0}));
   EXPECT_EQ(Job(id_).restarts(), 1);
+}
+
+// Data are read, kernels are built: it may take longer than any step after it.
+TEST_F(ResidualsTest, NobodyIsLostForTheFirstStepOfALineage) {
+  Running(2, 1, Feedback(2));
+  WaitFor(0, {0, 1, 2, 3});
+  PassAndFollow(absl::Seconds(100));
+  EXPECT_THAT(EventTypes(id_), Not(Contains("WorkerLost")));
+  EXPECT_EQ(Job(id_).restarts(), 0);
+  StepsTake(100);
+  AtStep(1);
+  WaitFor(1, {2, 3});
+  PassAndFollow(absl::Seconds(200));
+  EXPECT_THAT(EventTypes(id_), Not(Contains("WorkerLost"))) << "twice as long as the first step";
+  EXPECT_EQ(Lineage(), 1);
+}
+
+TEST_F(ResidualsTest, NobodyIsLostThatNobodyElseCanStandInFor) {
+  Running(1, 1, Feedback(1));
+  StepsTake(1);
+  AtStep(4);
+  WaitFor(4, {0, 1});
+  PassAndFollow(absl::Seconds(100));
+  EXPECT_THAT(EventTypes(id_), Not(Contains("WorkerLost")));
+  EXPECT_EQ(Lineage(), 1);
+}
+
+// In a short last step of an epoch a lane may have no sample, so steps are known before it is read.
+TEST_F(ResidualsTest, ATaskThatReadsItsResidualsIsNotHung) {
+  Running(2, 1, Feedback(2));
+  StepsTake(1);
+  AtStep(4);
+  Task(workers_[1], id_, 1).set_reads_residuals(true);
+  WaitFor(4, {2, 3});
+  PassAndFollow(absl::Seconds(100));
+  EXPECT_THAT(EventTypes(id_), Not(Contains("WorkerLost")));
+  Task(workers_[1], id_, 1).set_reads_residuals(false);
+  PassAndFollow(absl::Seconds(5));
+  EXPECT_THAT(EventTypes(id_), Contains("WorkerLost"));
+}
+
+// A task without the training data says DataMissing, too. The checkpoint is as good as before.
+TEST_F(ResidualsTest, MissingTrainingDataDoNotRefuseTheBase) {
+  Running(2, 1, Feedback(2));
+  AtStep(4);
+  SaveWithResiduals(4);
+  FilesOf(0).Clear();
+  FilesOf(1).Clear();
+  Do(NodeDisconnected{stores_[0]});
+  stores_[0] = Store("s0");
+  PassAndFollow(absl::Seconds(3));
+  ASSERT_EQ(Lineage(), 2);
+  node::v1::TaskState& task = Task(workers_[1], id_, 1);
+  task.set_phase(node::v1::TASK_PHASE_FAILED);
+  task.set_reason("CheckpointCorrupt");
+  task.set_message("/data/train.npz: ends early");
+  Beat(workers_[1]);
+  EXPECT_THAT(EventTypes(id_), Not(Contains("CheckpointRefused")));
+  PassAndFollow(absl::Seconds(10));
+  EXPECT_EQ(starts_.back().base_manifest(), absl::StrCat("/out/", id_, "/1-4"));
+}
+
+TEST_F(ResidualsTest, OnlyAnOwnerRefusesTheBase) {
+  job::v1::JobSpec spec = Feedback(2);
+  Running(2, 1, spec);
+  AtStep(4);
+  SaveWithResiduals(4);
+  FilesOf(0).Clear();
+  FilesOf(1).Clear();
+  Do(NodeDisconnected{workers_[1]});
+  workers_[1] = Worker("w1");
+  Pass(absl::Seconds(3), {workers_[0], stores_[0]});
+  Follow();
+  PassAndFollow(absl::Seconds(1));
+  ASSERT_EQ(Owners(), (std::vector<int32_t>{0, 0, 0, 0}));
+  ASSERT_THAT(core_.Peek(id_)->tasks(), SizeIs(3));
+  node::v1::TaskState& joiner = Task(workers_[1], id_, 2);
+  joiner.set_lineage(Lineage());
+  joiner.set_phase(node::v1::TASK_PHASE_FAILED);
+  joiner.set_reason("CheckpointCorrupt");
+  joiner.set_message("1-4/residuals-1.safetensors: SHA-256 is not that of the manifest");
+  joiner.set_refuses_base(true);
+  Beat(workers_[1]);
+  EXPECT_THAT(EventTypes(id_), Not(Contains("CheckpointRefused")));
+}
+
+// Its probe is looked at before it gets lanes, also if nobody else is left.
+TEST_F(ResidualsTest, AJoinerWithOtherDataGetsNoLanes) {
+  Running(1, 1, Feedback(1));
+  AtStep(4);
+  Report(0, 1, 4);
+  ReportResiduals(0, 4);
+  Written();
+  Do(NodeDisconnected{workers_[0]});
+  workers_.clear();
+  Pass(absl::Seconds(10), {stores_[0]});
+  const SessionId other = Worker("w1");
+  Pass(absl::Seconds(1), {stores_[0], other});
+  AnswerProbe(other, "", /*classes=*/3);
+  EXPECT_THAT(EventTypes(id_), Contains("JoinRefused"));
+  EXPECT_EQ(Lineage(), 1);
+  EXPECT_THAT(Take(other, ConnectResponse::kStartTask), IsEmpty());
+  Do(NodeDisconnected{other});
+  workers_.push_back(Worker("w0"));
+  PassAndFollow(absl::Seconds(10));
+  EXPECT_EQ(Lineage(), 2);
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+}
+
+// All contributions to the last step were there before the lease of an owner lapsed.
+TEST_F(ResidualsTest, AJobWhoseLastStepIsDecidedDoesNotGoBack) {
+  job::v1::JobSpec spec = Feedback(2);
+  spec.mutable_recovery()->set_backoff_initial_seconds(30);
+  Running(2, 1, spec);
+  AtStep(9);
+  Pass(absl::Seconds(8), {workers_[0], stores_[0]});
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RECOVERING);
+  EXPECT_EQ(Job(id_).restarts(), 1);
+  node::v1::LeadState& lead = Lead(10);
+  lead.set_complete(true);
+  Beat(stores_[0]);
+  EXPECT_EQ(Job(id_).restarts(), 0);
+  Pass(absl::Seconds(60), {workers_[0], stores_[0]});
+  EXPECT_EQ(Lineage(), 1);
+  EXPECT_EQ(Owners(), (std::vector<int32_t>{0, 0, 0, 0}));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+}
+
+// The version that is saved for a joiner is the last of its lineage. If it cannot be saved, the job goes
+// back after a while, and stays with the workers that it has.
+TEST_F(ResidualsTest, ALaneMoveThatCannotBeSavedDoesNotHoldTheJob) {
+  job::v1::JobSpec spec = Feedback(2);
+  spec.mutable_resources()->set_min_workers(1);
+  Running(1, 1, spec);
+  AtStep(2);
+  Report(0, 1, 2);
+  ReportResiduals(0, 2);
+  Written();
+  FilesOf(0).Clear();
+  AtStep(3);
+  workers_.push_back(Worker("w1"));
+  AnswerProbe(workers_[1]);
+  Follow();
+  AtStep(3);
+  PassAndFollow(absl::Seconds(1));
+  ASSERT_THAT(EventTypes(id_), Contains("LanesMove"));
+  node::v1::LeadState& lead = Lead(4);
+  lead.set_suspended(true);
+  lead.add_applied_order_ids(1);
+  lead.add_applied_order_steps(3);
+  Beat(stores_[0]);
+  Report(0, 1, 4, "", {1});
+  ReportResiduals(0, 4, "no space left on /out");
+  PassAndFollow(absl::Seconds(60));
+  EXPECT_EQ(Lineage(), 1) << "it tries again";
+  FilesOf(0).Clear();
+  ReportResiduals(0, 4, "no space left on /out");
+  Pass(absl::Seconds(70), All());
+  Follow();
+  EXPECT_GT(Lineage(), 1);
+  EXPECT_EQ(starts_.back().base_manifest(), absl::StrCat("/out/", id_, "/1-2"));
+  EXPECT_EQ(Job(id_).restarts(), 0);
+  EXPECT_EQ(Owners(), (std::vector<int32_t>{0, 0, 1, 1})) << "the joiner reads that one";
 }
 
 TEST_F(ResidualsTest, WhatIsDroppedIsTold) {
