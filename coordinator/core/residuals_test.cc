@@ -414,6 +414,29 @@ TEST_F(ResidualsTest, NobodyIsLostForTheFirstStepOfALineage) {
   EXPECT_EQ(Lineage(), 1);
 }
 
+// The step began long before the coordinator did, which has seen no step at all.
+TEST_F(ResidualsTest, AnotherCoordinatorLosesNobodyForTheFirstStepThatItSees) {
+  Running(2, 1, Feedback(2));
+  WaitFor(0, {0, 1, 2, 3});
+  World next;
+  next.journal_ = journal_;
+  ASSERT_TRUE(next.core_.Restore(next.journal_.state(), next.now_, absl::UnixEpoch()).ok());
+  next.Do(Restored{});
+  std::vector<SessionId> all;
+  const auto connect = [&](const std::string& name, common::v1::Role role, SessionId before) {
+    all.push_back(next.Connect(name, role, core_.nodes().Find(name)->incarnation()));
+    next.beats_[all.back()] = beats_[before];
+    next.Beat(all.back());
+  };
+  connect("w0", common::v1::ROLE_WORKER, workers_[0]);
+  connect("w1", common::v1::ROLE_WORKER, workers_[1]);
+  connect("s0", common::v1::ROLE_PARAM_STORE, stores_[0]);
+  next.Pass(absl::Seconds(100), all);
+  EXPECT_THAT(next.EventTypes(id_), Not(Contains("WorkerLost")));
+  EXPECT_EQ(next.Job(id_).restarts(), 0);
+  EXPECT_EQ(next.Job(id_).state(), JOB_STATE_RUNNING);
+}
+
 TEST_F(ResidualsTest, NobodyIsLostThatNobodyElseCanStandInFor) {
   Running(1, 1, Feedback(1));
   StepsTake(1);

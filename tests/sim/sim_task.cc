@@ -157,10 +157,12 @@ void SimTask::WriteShardFile(const gpu_worker::LocalExchange::Snapshot& snapshot
 // Like Task::Do(ReadResiduals).
 void SimTask::ReadResiduals(const core::ReadResiduals& read) {
   if (base_manifest_.empty()) {
+    state_.set_reads_residuals(false);
     for (const int32_t lane : read.lanes) encoder_->Begin(lane, nullptr);
     process_.After({}, [this, read] { Do(core::ResidualsRead{read.lineage, 0}); });
     return;
   }
+  state_.set_reads_residuals(!read.lanes.empty());
   process_.After(random_.Between(absl::Milliseconds(1), absl::Milliseconds(60)), [this, read] {
     if (read.lineage != lineage_) return;
     std::vector<std::shared_ptr<gpu_worker::FloatBuffer>> buffers;
@@ -178,7 +180,9 @@ void SimTask::ReadResiduals(const core::ReadResiduals& read) {
     request.files = &files_;
     int64_t version = 0;
     const auto error = param_store::LoadResiduals(request, residuals, &version);
+    state_.set_reads_residuals(false);
     if (!error.reason.empty()) {
+      state_.set_refuses_base(true);
       return Do(core::Failed{error.reason, std::string(error.status.message())});
     }
     for (size_t i = 0; i < read.lanes.size(); ++i) {
