@@ -1,6 +1,7 @@
 #include "param_store/param_store.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -60,7 +61,7 @@ absl::StatusOr<core::StartLineage> ReadView(const node::v1::StartLineage& order,
   }
   const common::v1::ShardRoute* route = nullptr;
   for (const common::v1::ShardRoute& r : view.shards()) {
-    if (r.index() == order.shard()) route = &r;
+    if (r.index() == order.shard() && r.index() < view.shards_size()) route = &r;
   }
   if (route == nullptr || route->first_chunk() < 0 || route->chunk_count() < 1 ||
       int64_t{route->first_chunk()} + route->chunk_count() > chunk_count) {
@@ -70,6 +71,7 @@ absl::StatusOr<core::StartLineage> ReadView(const node::v1::StartLineage& order,
   core::StartLineage start;
   start.lineage = view.lineage();
   start.generation = view.generation();
+  start.num_shards = view.shards_size();
   start.run = {route->first_chunk(), route->chunk_count()};
   start.workers = Ranks(view);
   start.lane_owners.assign(view.lane_owners().begin(), view.lane_owners().end());
@@ -173,14 +175,19 @@ void ParamStore::Start(const node::v1::StartLineage& order) {
 
 std::shared_ptr<ShardJob> ParamStore::JobFor(const node::v1::StartLineage& order) {
   if (auto job = Find(order.job_id()); job != nullptr) {
-    if (job->spec_digest() == order.spec_digest() && job->shard() == order.shard()) return job;
-    Log(services::kError, "order_refused")
-        .Kv("job", order.job_id())
-        .Kv("status", absl::InvalidArgumentError(
-                          "the shard holds this job with another resolved spec or shard number"));
-    return nullptr;
+    const bool same_spec = job->spec_digest() == order.spec_digest();
+    if (same_spec && job->shard() == order.shard()) return job;
+    if (!same_spec || order.view().lineage() <= job->state().lineage()) {
+      Log(services::kError, "order_refused")
+          .Kv("job", order.job_id())
+          .Kv("status", absl::InvalidArgumentError(
+                            "the shard holds this job with another resolved spec or shard number"));
+      return nullptr;
+    }
+    // Shards were moved: this process has another number from this lineage on, and begins anew.
+    End(order.job_id());
   }
-  if (IsEnding(order.job_id())) {
+  if (Postpone(order)) {
     Log(services::kInfo, "order_waits")
         .Kv("job", order.job_id())
         .Kv("for", "the files of the job that ended")
@@ -244,9 +251,11 @@ std::shared_ptr<exchange::StreamOwner> ParamStore::FindJob(absl::string_view job
   return Find(std::string(job_id));
 }
 
-bool ParamStore::IsEnding(const std::string& job_id) {
+bool ParamStore::Postpone(const node::v1::StartLineage& order) {
   MutexLock lock(mu_);
-  return ending_.contains(job_id);
+  if (!ending_.contains(order.job_id())) return false;
+  postponed_[order.job_id()] = order;
+  return true;
 }
 
 void ParamStore::End(const std::string& job_id) {
@@ -254,6 +263,7 @@ void ParamStore::End(const std::string& job_id) {
   {
     MutexLock lock(mu_);
     refused_.erase(job_id);
+    postponed_.erase(job_id);
     const auto it = jobs_.find(job_id);
     if (it == jobs_.end() || stopping_) return;
     const std::shared_ptr<ShardJob> job = std::move(it->second);
@@ -270,11 +280,19 @@ void ParamStore::End(const std::string& job_id) {
 void ParamStore::Reap(const std::string& job_id, ShardJob& job) {
   job.Join();
   if (options_.metrics != nullptr) options_.metrics->Retire(job_id);
-  MutexLock lock(mu_);
-  const auto it = ending_.find(job_id);
-  if (it == ending_.end()) return;  // Shutdown joins this thread
-  reaped_.push_back(std::move(it->second));
-  ending_.erase(it);
+  std::optional<node::v1::StartLineage> next;
+  {
+    MutexLock lock(mu_);
+    const auto it = ending_.find(job_id);
+    if (it == ending_.end()) return;  // Shutdown joins this thread
+    reaped_.push_back(std::move(it->second));
+    ending_.erase(it);
+    if (const auto order = postponed_.extract(job_id); !order.empty()) {
+      next = std::move(order.mapped());
+    }
+  }
+  // Else the coordinator's next repetition would begin it, half a second later.
+  if (next.has_value()) Start(*next);
 }
 
 bool ParamStore::HoldsJobs() const {

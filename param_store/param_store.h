@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -61,12 +62,13 @@ class ParamStore final : public exchange::JobDirectory {
  private:
   void Start(const node::v1::StartLineage& order) ABSL_LOCKS_EXCLUDED(mu_);
   // The job's, made where it is new. Null: it was refused, and its state says why; or the one of
-  // that id that ended is not through with its files, and the order will be repeated.
+  // that id that ended is not through with its files, and the order is carried out after that.
   std::shared_ptr<ShardJob> JobFor(const node::v1::StartLineage& order) ABSL_LOCKS_EXCLUDED(mu_);
   void Refuse(const node::v1::StartLineage& order, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<ShardJob> Find(const std::string& job_id) ABSL_LOCKS_EXCLUDED(mu_);
-  bool IsEnding(const std::string& job_id) ABSL_LOCKS_EXCLUDED(mu_);
+  // If the one of that id that ended is not through with its files: keeps the order until it is.
+  bool Postpone(const node::v1::StartLineage& order) ABSL_LOCKS_EXCLUDED(mu_);
   void End(const std::string& job_id) ABSL_LOCKS_EXCLUDED(mu_);
   // On a thread of `ending_`.
   void Reap(const std::string& job_id, ShardJob& job) ABSL_LOCKS_EXCLUDED(mu_);
@@ -82,6 +84,8 @@ class ParamStore final : public exchange::JobDirectory {
   // Jobs that ended and whose files or series are still in use. Not reported: the coordinator need
   // not wait for a disk. None begins again meanwhile: two of one id would share log and series.
   std::map<std::string, std::thread> ending_ ABSL_GUARDED_BY(mu_);
+  // By job that is ending, the newest order to begin it again.
+  std::map<std::string, node::v1::StartLineage> postponed_ ABSL_GUARDED_BY(mu_);
   std::vector<std::thread> reaped_ ABSL_GUARDED_BY(mu_);  // through; to be joined
 };
 
