@@ -271,6 +271,21 @@ void ChangeDesk::Change(Job& job, const job::v1::UpdateJobRequest& request, Repl
   reply.response = std::move(response);
 }
 
+void ChangeDesk::Change(Job& job, const job::v1::MoveShardRequest& request, Reply& reply) {
+  if (job.ended()) {
+    reply.status = Ended(job);
+    return;
+  }
+  const absl::StatusOr<int64_t> order = mover_.Order(job, request.move());
+  if (!order.ok()) {
+    reply.status = order.status();
+    return;
+  }
+  job::v1::MoveShardResponse response;
+  response.set_order_id(*order);
+  reply.response = std::move(response);
+}
+
 void ChangeDesk::Handle(const CheckpointRemoved& removed) {
   Job* const job = ctx_.jobs().Find(removed.job_id);
   if (job == nullptr || !removed.status.ok()) return;

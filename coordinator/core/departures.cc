@@ -12,6 +12,7 @@
 #include "coordinator/core/reasons.h"
 #include "coordinator/core/scheduling.h"
 #include "coordinator/scheduler/gang.h"
+#include "services/check/mutant.h"
 
 namespace capstan::coordinator::core {
 namespace {
@@ -24,6 +25,13 @@ bool HasNotBegun(const Job& job) {
   });
 }
 
+// A move that is under way takes it away from where it is.
+bool IsMoved(const Job& job, const Shard& shard) {
+  const JobChange* const change = job.changes().Move();
+  return change != nullptr && change->move->change() != job::v1::SHARD_CHANGE_ADD &&
+         change->move->shard() == shard.index;
+}
+
 }  // namespace
 
 std::set<int32_t> Departures::LeavingShards(const Job& job) {
@@ -33,7 +41,7 @@ std::set<int32_t> Departures::LeavingShards(const Job& job) {
     if (shard.lost || node == nullptr || node->lost()) continue;
     if (node->leaving()) {
       leaving.insert(shard.index);
-    } else if (node->drained()) {
+    } else if (node->drained() && !IsMoved(job, shard)) {
       drained.insert(shard.index);
     }
   }
@@ -88,6 +96,20 @@ void Departures::AdvanceLeaving(Job& job) {
   job.changes().BeginHandOver(ctx_.now());
 }
 
+void Departures::AdvanceMove(Job& job) {
+  const JobChange* const change = job.changes().Move();
+  if (change == nullptr || job.recovery().wanted() || !job.lead().suspended() ||
+      job.lead().complete() || job.link().writing() ||
+      job.changes().HandOverFor(ctx_.now()) < ctx_.options().hand_over_limit) {
+    return;
+  }
+  recoveries_.RecoverFreely(
+      job, kShardLeft,
+      absl::StrCat("order ", change->order.id(), ": version ", job.lead().step(),
+                   " was not saved within ", absl::FormatDuration(ctx_.options().hand_over_limit),
+                   "; the steps since the last checkpoint are computed again"));
+}
+
 void Departures::LetGo(Job& job, const std::set<int32_t>& leaving) {
   for (const int32_t index : leaving) {
     Shard& shard = job.shards()[static_cast<size_t>(index)];
@@ -102,6 +124,12 @@ void Departures::LetGo(Job& job, const std::set<int32_t>& leaving) {
 void Departures::GoOnWithout(Job& job) {
   if (job.recovery().wanted()) return;
   LetGo(job, LeavingShards(job));
+  if (!job.recovery().wanted() && job.changes().Move() != nullptr) {
+    job.recovery().Want(Recovery::Cause::kOther, ctx_.now());  // at once: the job stays RUNNING
+    job.waiting().Excuse(ctx_.now());
+    ctx_.Changed(job);
+    return;
+  }
   // The shards that were to leave stay after all. The lineage has ended nevertheless.
   if (!job.recovery().wanted())
     recoveries_.RecoverFreely(job, kShardLeft, "nobody leaves any more");
@@ -126,10 +154,9 @@ void Departures::ReleaseDrained(Job& job) {
 void Departures::AdvanceSuspend(Job& job) {
   if (!job.lead().suspended() || job.lead().complete()) return;
   const SavedManifest* last = job.checkpoints().Last();
-  if (last == nullptr || last->saved.lineage() != job.view().lineage() ||
-      last->saved.step() != job.lead().step()) {
-    return;
-  }
+  const bool saved = last != nullptr && last->saved.lineage() == job.view().lineage() &&
+                     last->saved.step() == job.lead().step();
+  if (!saved && !(CAPSTAN_MUTANT("moved_before_saved") && job.changes().Move() != nullptr)) return;
   bool by_person = false;
   bool by_hand_over = false;
   for (const JobChange& change : job.changes()) {

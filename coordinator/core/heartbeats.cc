@@ -79,6 +79,11 @@ void Heartbeats::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbeat) {
                        : job->members().FindShard(state.shard(), node.name(), node.incarnation());
     if (shard == nullptr) {
       if (job == nullptr && Spared(node, state.job_id())) continue;
+      // Its number is another one since shards were moved: the StartLineage of that one ends this.
+      if (job != nullptr && !job->resting() &&
+          job->members().FindShardOn(node.name(), node.incarnation()) != nullptr) {
+        continue;
+      }
       strays.insert(state.job_id());
       StopStray(node, state.job_id(), /*is_task=*/false);
       continue;

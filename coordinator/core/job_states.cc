@@ -64,6 +64,12 @@ void JobStates::End(Job& job, common::v1::JobState state, const std::string& rea
 
 void JobStates::Rest(Job& job, common::v1::JobState state, const std::string& reason,
                      const std::string& message) {
+  if (const JobChange* const change = job.changes().Move(); change != nullptr) {
+    job.AddEvent(ctx_.wall(), "ShardsStay",
+                 absl::StrCat("order ", change->order.id(), ": the job gives its gang back first"));
+    job.changes().AnswerHandOvers();
+  }
+  KeepNumberOfShards(job);
   job.recovery().Clear();
   job.members().EndProbe();
   job.members().ForgetBreak();
@@ -102,11 +108,23 @@ void JobStates::Requeue(Job& job, const std::string& why) {
 }
 
 void JobStates::Requeued(Job& job, const std::string& type) {
+  KeepNumberOfShards(job);
   job.waiting().SayNothing();
   SetState(job, JOB_STATE_PENDING, "WaitingForSlots", "");
   job.AddEvent(ctx_.wall(), type, "");
   ctx_.jobs().Queue(job);
   ctx_.Reschedule();
+}
+
+// While a job runs, its resolved spec has the number that its first gang had: members know the job by the
+// spec's digest, and each view has the shards. Now no member of this gang goes on.
+void JobStates::KeepNumberOfShards(Job& job) {
+  const auto shards = static_cast<int32_t>(job.shards().size());
+  if (!job.resolved().has_value() || shards == 0 || job.resolved()->num_shards() == shards) return;
+  job::v1::ResolvedSpec resolved = *job.resolved();
+  resolved.set_num_shards(shards);
+  resolved.mutable_spec()->mutable_resources()->set_num_shards(shards);
+  SealResolved(job, std::move(resolved));
 }
 
 bool JobStates::InManifestLimit(const Job& job) const {
@@ -132,8 +150,9 @@ void JobStates::SealResolved(Job& job, job::v1::ResolvedSpec resolved) {
   ctx_.Changed(job);
 }
 
-int64_t JobStates::AddChange(Job& job, node::v1::Order order, bool hand_over) {
-  const int64_t id = job.changes().Add(std::move(order), hand_over);
+int64_t JobStates::AddChange(Job& job, node::v1::Order order, bool hand_over,
+                             std::optional<job::v1::ShardMove> move) {
+  const int64_t id = job.changes().Add(std::move(order), hand_over, std::move(move));
   job.AddEvent(ctx_.wall(), "OrderGiven",
                absl::StrCat("order ", id, ": ", ChangeText(*job.changes().Find(id))));
   ctx_.Changed(job);

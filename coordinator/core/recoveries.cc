@@ -1,6 +1,7 @@
 #include "coordinator/core/recoveries.h"
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -129,7 +130,10 @@ void Recoveries::AdvanceRecovery(Job& job) {
   }
   std::vector<int32_t> owners(job.view().lane_owners().begin(), job.view().lane_owners().end());
   if (!living.empty()) owners = TakeOver(owners, EqualCosts(living));
-  const bool is_restart = job.standing().reason() != kShardLeft;
+  // A move begins it while the job is RUNNING.
+  const bool is_restart =
+      job.state() == JOB_STATE_RECOVERING && job.standing().reason() != kShardLeft;
+  mover_.Apply(job);
   BeginLineage(job, owners);
   job.AddEvent(ctx_.wall(), "LineageStarted",
                absl::StrCat("lineage ", job.view().lineage(), " from ",
@@ -155,7 +159,9 @@ bool Recoveries::ReplaceShards(Job& job) {
 bool Recoveries::FindHomes(const Job& job, const std::set<int32_t>& going,
                            std::map<int32_t, Node*>* homes) {
   scheduler::HomesRequest request;
+  const std::optional<int32_t> taken_away = ShardMover::TakenAway(job);
   for (const Shard& shard : job.shards()) {
+    if (shard.index == taken_away) continue;
     request.shards.push_back({shard.index, shard.node, shard.lost || going.count(shard.index) > 0});
   }
   request.version = VersionOf(job, ctx_.nodes());
