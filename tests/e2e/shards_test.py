@@ -51,10 +51,10 @@ class ShardsTest(services.ServicesTest):
             self.references['weights'] = self.describe(reference)['weights_sha256']
 
     @staticmethod
-    def job(name, every='1000000 steps', **groups):
+    def job(name, every='1000000 steps', epochs=EPOCHS, **groups):
         return support.job_spec(
             name=name, resources={'num_workers': 2, 'num_shards': 2, 'lanes': 8},
-            training={'epochs': EPOCHS, 'global_batch_size': 64, 'seed': 3,
+            training={'epochs': epochs, 'global_batch_size': 64, 'seed': 3,
                       'optimizer': {'name': 'sgd', 'learning_rate': 0.01, 'momentum': 0.9}},
             checkpoint={'every': every}, **groups)
 
@@ -131,6 +131,28 @@ class ShardsTest(services.ServicesTest):
         metrics = get(self.services['coordinator'].http, '/metrics')
         self.assertIn('capstan_job_events_total{event="ShardsMoved"} 3\n', metrics)
         self.assertEqual(re.findall(r'capstan_job_restarts_total{.*} [1-9].*', metrics), [])
+
+    def test_every_kind_of_job_with_shards_can_move_them(self):
+        for kvstore in ({'update_on_kvstore': False}, {'local_steps': 2}, {'gradient_compression': {'type': 'fp16'}}, {'type': 'dist_async'}):
+            spec = {**self.job('kind', epochs=20), 'kvstore': {'type': 'dist_sync', **kvstore}}
+            hashes, samples = set(), set()
+            for moved in (False, True):
+                with self.subTest(kvstore, moved=moved):
+                    job_id = self.submit(spec)
+                    if moved:
+                        self.wait_for_step(job_id, 40)
+                        self.ok('shard', 'add', job_id)
+                        self.in_lineage(job_id, 2)
+                        self.ok('shard', 'drain', job_id, '0')
+                    self.ok('wait', job_id, timeout=120)
+                    job = self.describe(job_id)
+                    self.assertEqual((job['state'], job['restarts']), ('SUCCEEDED', 0), job)
+                    self.assertEqual(len(self.events(job_id, 'ShardsMoved')), 2 if moved else 0, job['events'])
+                    hashes.add(job['weights_sha256'])
+                    samples.add(job['samples_used'])
+            self.assertEqual(len(samples), 1, kvstore)
+            if kvstore != {'type': 'dist_async'}:  # whose bits depend on who was faster
+                self.assertEqual(len(hashes), 1, kvstore)
 
     def test_what_cannot_be_is_refused_by_name(self):
         job_id = self.begin('refused', 20)
