@@ -1,6 +1,7 @@
 """Shards are added, drained and moved while a job trains, and nodes of shards are drained: no step is lost, and the bits stay."""
 
 import json
+import os
 import re
 import signal
 import threading
@@ -23,6 +24,8 @@ class StepWatch(threading.Thread):
         self.start()
 
     def run(self):
+        while not os.path.exists(self.path):  # it comes over gRPC
+            time.sleep(0.01)
         with open(self.path) as f:
             rest = ''
             while not self.over.is_set():
@@ -39,16 +42,24 @@ class StepWatch(threading.Thread):
         return {after[1]: round(after[0] - before[0], 3) for before, after in zip(self.seen, self.seen[1:]) if after[1] != before[1]}
 
 
-class ShardsTest(services.ServicesTest):
+class MovesCase(services.ServicesTest):
     references = {}
+    store_args = ()
 
     def setUp(self):
         super().setUp()
-        self.start(workers=2, shards=3)
+        self.start_plain_coordinator()
+        for i in range(3):
+            self.start_store(f's{i}')
+        for i in range(2):
+            self.start_worker(f'w{i}')
         if not self.references:
             reference = self.submit(self.job('undisturbed'))
             self.ok('wait', reference, timeout=120)
             self.references['weights'] = self.describe(reference)['weights_sha256']
+
+    def start_store(self, name):
+        self.start_node(name, 'capstan_param_store', *self.store_args)
 
     @staticmethod
     def job(name, every='1000000 steps', epochs=EPOCHS, **groups):
@@ -105,7 +116,7 @@ class ShardsTest(services.ServicesTest):
         self.assertLessEqual(found[0]['job_balance'], 1.05, text)
         return round(found[0]['job_balance'], 3)
 
-    def test_one_is_added_and_one_drained_while_it_trains(self):
+    def add_drain_and_move(self):
         job_id = self.begin('moved', 60)
         watch = StepWatch(self.log_of(job_id))
         balances = [self.balance(job_id, 2)]
@@ -131,6 +142,12 @@ class ShardsTest(services.ServicesTest):
         metrics = get(self.services['coordinator'].http, '/metrics')
         self.assertIn('capstan_job_events_total{event="ShardsMoved"} 3\n', metrics)
         self.assertEqual(re.findall(r'capstan_job_restarts_total{.*} [1-9].*', metrics), [])
+
+
+class ShardsTest(MovesCase):
+
+    def test_one_is_added_and_one_drained_while_it_trains(self):
+        self.add_drain_and_move()
 
     def test_every_kind_of_job_with_shards_can_move_them(self):
         for kvstore in ({'update_on_kvstore': False}, {'local_steps': 2}, {'gradient_compression': {'type': 'fp16'}}, {'type': 'dist_async'}):
@@ -185,7 +202,7 @@ class ShardsTest(services.ServicesTest):
         job_id = self.begin('killed-shard', 100, every='40 steps')
         self.ok('shard', 'add', job_id)
         self.stop('s1', signal.SIGKILL)
-        self.start_node('s1', 'capstan_param_store')
+        self.start_store('s1')
         self.wait_until(lambda: len(self.describe(job_id)['shards']) == 3, 30, 'three shards')
         self.check(job_id, restarts=1)
         self.assertEqual(len(self.events(job_id, 'ShardsMoved')), 1)
@@ -198,6 +215,14 @@ class ShardsTest(services.ServicesTest):
         self.assertEqual(self.in_lineage(job_id, 2), ['s1'])
         self.check(job_id)
         self.assertEqual(len(self.events(job_id, 'ShardsMoved')), 1)
+
+
+class OwnFoldersTest(MovesCase):
+    """No shard shares the coordinator's folder: checkpoints and the log go over gRPC, also those of a shard that goes."""
+    store_args = ('--checkpoint-root', 'file:///nowhere')
+
+    def test_one_is_added_and_one_drained_while_it_trains(self):
+        self.add_drain_and_move()
 
 
 if __name__ == '__main__':
