@@ -21,7 +21,6 @@ using common::v1::JOB_STATE_FAILED;
 using common::v1::JOB_STATE_PENDING;
 using common::v1::JOB_STATE_SUSPENDED;
 constexpr int kMaxWorkers = 1024;
-constexpr int kMaxShards = 256;
 constexpr int kMaxMaxRestarts = 1000;
 absl::Status Ended(const Job& job) {
   if (!job.ended()) {

@@ -100,7 +100,7 @@ void Departures::AdvanceMove(Job& job) {
   const JobChange* const change = job.changes().Move();
   if (change == nullptr || job.recovery().wanted() || !job.lead().suspended() ||
       job.lead().complete() || job.link().writing() ||
-      job.changes().HandOverFor(ctx_.now()) < ctx_.options().hand_over_limit) {
+      job.changes().FrozenFor(ctx_.now()) < ctx_.options().hand_over_limit) {
     return;
   }
   recoveries_.RecoverFreely(

@@ -49,6 +49,8 @@ class JobChanges {
   bool HandOverOrdered() const;
   void BeginHandOver(absl::Duration now) { hand_over_since_ = now; }
   absl::Duration HandOverFor(absl::Duration now);
+  // Since the lead was first seen to have ended the lineage by it.
+  absl::Duration FrozenFor(absl::Duration now);
   // The move of shards that is under way, or null.
   const JobChange* Move() const;
   // A suspend by a person that is not among `applied`.
@@ -67,6 +69,7 @@ class JobChanges {
   std::vector<JobChange> changes_;
   absl::Duration given_at_ = -absl::InfiniteDuration();
   absl::Duration hand_over_since_ = absl::InfiniteDuration();  // ordered; Infinite: none is
+  absl::Duration frozen_since_ = absl::InfiniteDuration();
 };
 
 }  // namespace capstan::coordinator::core

@@ -16,8 +16,6 @@ namespace {
 
 using job::v1::ShardMove;
 
-constexpr int64_t kMostShards = 256;
-
 int64_t ShardsAfter(const Job& job, const ShardMove& move) {
   const auto shards = static_cast<int64_t>(job.shards().size());
   switch (move.change()) {
@@ -101,7 +99,7 @@ absl::Status ShardMover::CheckJob(const Job& job) const {
 
 absl::Status ShardMover::CheckMove(const Job& job, const ShardMove& move) const {
   const auto shards = static_cast<int32_t>(job.shards().size());
-  const int64_t most = std::min<int64_t>(kMostShards, job.resolved()->chunk_count());
+  const int64_t most = std::min<int64_t>(kMaxShards, job.resolved()->chunk_count());
   switch (move.change()) {
     case job::v1::SHARD_CHANGE_ADD:
       if (shards >= most) {

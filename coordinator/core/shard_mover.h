@@ -23,6 +23,8 @@
 
 namespace capstan::coordinator::core {
 
+inline constexpr int kMaxShards = 256;  // of a job
+
 // Not thread-safe. Borrows the parts that it is made of.
 class ShardMover {
  public:

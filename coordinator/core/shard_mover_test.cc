@@ -406,6 +406,22 @@ TEST_P(MoveRestartTest, AnotherCoordinatorGoesOnWithTheMove) {
 
 INSTANTIATE_TEST_SUITE_P(All, MoveRestartTest, testing::Values("ordered", "frozen", "recorded"));
 
+// The time to save counts from the end of the lineage, not from the order: that may have waited for workers.
+TEST_F(ShardMoverTest, AnOrderThatWaitedForWorkersHasItsTimeToSave) {
+  Running(1, 2);
+  Lead(2);
+  Save(2);
+  Lead(4);
+  ASSERT_TRUE(Move(SHARD_CHANGE_DRAIN, 1).ok());
+  Pass(absl::Minutes(3), All());
+  Freeze(5, {1});
+  Pass(absl::Minutes(1), All());
+  EXPECT_EQ(Lineage(), 1);
+  Files(5, {1});
+  EXPECT_EQ(Lineage(), 2);
+  EXPECT_THAT(Messages("LineageStarted"), ElementsAre("lineage 2 from checkpoint 1-5"));
+}
+
 // What cannot be saved is waited for as long as for a drained node; then steps are lost, and people are told.
 TEST_F(ShardMoverTest, AVersionThatCannotBeSavedIsGivenUpAfterTheLimit) {
   Running(1, 2);
