@@ -11,8 +11,8 @@ from prometheus import get
 import services
 import support
 
-EPOCHS = 44
-STEPS = 32 * EPOCHS  # 2000 samples, 64 per step
+EPOCHS = 44  # of 2000 samples, 64 per step
+LONG = 100  # for several moves, also where a command takes long
 
 
 class StepWatch(threading.Thread):
@@ -53,10 +53,6 @@ class MovesCase(services.ServicesTest):
             self.start_store(f's{i}')
         for i in range(2):
             self.start_worker(f'w{i}')
-        if not self.references:
-            reference = self.submit(self.job('undisturbed'))
-            self.ok('wait', reference, timeout=120)
-            self.references['weights'] = self.describe(reference)['weights_sha256']
 
     def start_store(self, name):
         self.start_node(name, 'capstan_param_store', *self.store_args)
@@ -90,17 +86,25 @@ class MovesCase(services.ServicesTest):
 
         return [shard['node'] for shard in self.wait_until(there, 30, f'a step in lineage {lineage}')['shards']]
 
-    def check(self, job_id, restarts=0):
+    def reference(self, epochs):
+        """The weights of an undisturbed run."""
+        if epochs not in self.references:
+            job_id = self.submit(self.job('undisturbed', epochs=epochs))
+            self.ok('wait', job_id, timeout=120)
+            self.references[epochs] = self.describe(job_id)['weights_sha256']
+        return self.references[epochs]
+
+    def check(self, job_id, restarts=0, epochs=EPOCHS):
         """The job ends like an undisturbed run. Without a restart, each step was decided once. Returns the job."""
         self.ok('wait', job_id, timeout=120)
         job = self.describe(job_id)
         self.assertEqual(job['state'], 'SUCCEEDED', job)
-        self.assertEqual(job['weights_sha256'], self.references['weights'], job)
+        self.assertEqual(job['weights_sha256'], self.reference(epochs), job['events'])
         self.assertEqual(job['restarts'], restarts, job)
         with open(self.log_of(job_id)) as f:
             steps = [json.loads(line)['step'] for line in f]
         if restarts == 0:
-            self.assertEqual(steps, list(range(STEPS)))
+            self.assertEqual(steps, list(range(32 * epochs)))
         return job
 
     def balance(self, job_id, shards):
@@ -117,11 +121,10 @@ class MovesCase(services.ServicesTest):
         return round(found[0]['job_balance'], 3)
 
     def add_drain_and_move(self):
-        job_id = self.begin('moved', 60)
+        job_id = self.begin('moved', 60, epochs=LONG)
         watch = StepWatch(self.log_of(job_id))
         balances = [self.balance(job_id, 2)]
         self.ok('shard', 'add', job_id, '--node', 's2')
-        refused = self.capstan('shard', 'drain', job_id, '0')
         self.assertEqual(self.in_lineage(job_id, 2), ['s0', 's1', 's2'])
         balances.append(self.balance(job_id, 3))
         said = self.ok('shard', 'drain', job_id, '0')  # the lead; shard 2 gets its number
@@ -131,14 +134,12 @@ class MovesCase(services.ServicesTest):
         self.wait_until(lambda: not json.loads(self.ok('node', 'describe', 's0', '-o', 'json').out).get('job_ids'), 10, 's0 without a job')
         self.ok('shard', 'move', job_id, '1', '--node', 's0')
         self.assertEqual(self.in_lineage(job_id, 4), ['s2', 's0'])
-        job = self.check(job_id)
+        job = self.check(job_id, epochs=LONG)
         print(f'balance of 2, 3 and 2 shards: {balances}; s without a step by lineage: {watch.pauses()}', flush=True)
         types = [event['type'] for event in job['events']]
         self.assertEqual(types.count('ShardsMoved'), 3, job['events'])
         self.assertNotIn('Recovered', types)  # it never left RUNNING
         self.assertNotIn('ShardLost', types)
-        if refused.code != 0:  # not if the first move was over by then
-            self.assertRegex(refused.err, 'is under way|not all ready', refused)
         metrics = get(self.services['coordinator'].http, '/metrics')
         self.assertIn('capstan_job_events_total{event="ShardsMoved"} 3\n', metrics)
         self.assertEqual(re.findall(r'capstan_job_restarts_total{.*} [1-9].*', metrics), [])
@@ -158,13 +159,11 @@ class ShardsTest(MovesCase):
                     job_id = self.submit(spec)
                     if moved:
                         self.wait_for_step(job_id, 40)
-                        self.ok('shard', 'add', job_id)
-                        self.in_lineage(job_id, 2)
-                        self.ok('shard', 'drain', job_id, '0')
+                        self.ok('shard', 'add' if 'type' in kvstore else 'drain', job_id, *(() if 'type' in kvstore else '0'))
                     self.ok('wait', job_id, timeout=120)
                     job = self.describe(job_id)
                     self.assertEqual((job['state'], job['restarts']), ('SUCCEEDED', 0), job)
-                    self.assertEqual(len(self.events(job_id, 'ShardsMoved')), 2 if moved else 0, job['events'])
+                    self.assertEqual(len(self.events(job_id, 'ShardsMoved')), 1 if moved else 0, job['events'])
                     hashes.add(job['weights_sha256'])
                     samples.add(job['samples_used'])
             self.assertEqual(len(samples), 1, kvstore)
@@ -185,7 +184,8 @@ class ShardsTest(MovesCase):
         self.ok('cancel', job_id)
 
     def test_a_drained_node_gives_its_shard_away_without_losing_a_step(self):
-        job_id = self.begin('drained', 100)
+        self.reference(LONG)  # while there are two param_stores that take work
+        job_id = self.begin('drained', 100, epochs=LONG)
         watch = StepWatch(self.log_of(job_id))
         used = [shard['node'] for shard in self.describe(job_id)['shards']]
         free, = {'s0', 's1', 's2'} - set(used)
@@ -195,7 +195,7 @@ class ShardsTest(MovesCase):
         self.ok('node', 'drain', used[1])
         self.ok('shard', 'drain', job_id, '1')
         self.assertEqual(self.in_lineage(job_id, 3), [free])
-        self.check(job_id)
+        self.check(job_id, epochs=LONG)
         print(f's without a step by lineage: {watch.pauses()}', flush=True)
 
     def test_a_shard_is_killed_in_the_middle(self):
