@@ -139,7 +139,7 @@ class CoordinatorCore {
   JobRun run_{ctx_,  states_, folders_, checkpoints_, recoveries_, generations_,
               pace_, lanes_,  sender_,  filler_,      departures_};
   JobQueue queue_{ctx_, states_, filler_, run_};
-  Heartbeats heartbeats_{ctx_, states_, losses_, reports_, run_};
+  Heartbeats heartbeats_{ctx_, states_, recoveries_, losses_, reports_, run_};
   mutable NodeDesk node_desk_{ctx_, losses_, run_, heartbeats_, departures_};
   ChangeDesk changes_{ctx_, states_, folders_, mover_, run_};
   Forgetting forgetting_{ctx_, folders_};

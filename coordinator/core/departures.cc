@@ -70,6 +70,7 @@ void Departures::AdvanceLeaving(Job& job) {
   });
   if (HasNotBegun(job)) return LetGo(job, leaving);
   if (job.lead().suspended() || job.changes().HandOverOrdered()) {
+    // A move that was under way before has no clock of its own: nobody has to leave for it.
     const absl::Duration waited = job.changes().HandOverFor(ctx_.now());
     if (!must && waited >= ctx_.options().hand_over_limit) LetGo(job, leaving);
     // No task computes the step that the order waits for.
@@ -94,20 +95,6 @@ void Departures::AdvanceLeaving(Job& job) {
   order.set_suspend(true);
   states_.AddChange(job, std::move(order), /*hand_over=*/true);
   job.changes().BeginHandOver(ctx_.now());
-}
-
-void Departures::AdvanceMove(Job& job) {
-  const JobChange* const change = job.changes().Move();
-  if (change == nullptr || job.recovery().wanted() || !job.lead().suspended() ||
-      job.lead().complete() || job.link().writing() ||
-      job.changes().FrozenFor(ctx_.now()) < ctx_.options().hand_over_limit) {
-    return;
-  }
-  recoveries_.RecoverFreely(
-      job, kShardLeft,
-      absl::StrCat("order ", change->order.id(), ": version ", job.lead().step(),
-                   " was not saved within ", absl::FormatDuration(ctx_.options().hand_over_limit),
-                   "; the steps since the last checkpoint are computed again"));
 }
 
 void Departures::LetGo(Job& job, const std::set<int32_t>& leaving) {

@@ -30,9 +30,6 @@ class Departures {
   // An elastic job goes on without the workers of drained nodes as long as that leaves it enough. Other jobs
   // keep theirs: to go would cost them a takeover, or their slots, for nothing.
   void ReleaseDrained(Job& job);
-  // A version that a move of shards ordered, and that cannot be saved, is waited for no longer than for
-  // a drained node.
-  void AdvanceMove(Job& job);
   // The version that a suspend ordered is saved: the gang is given back. After a hand-over the job goes on,
   // except if a person wants it suspended, too: what is saved is saved for both.
   void AdvanceSuspend(Job& job);

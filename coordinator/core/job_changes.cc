@@ -76,11 +76,6 @@ absl::Duration JobChanges::HandOverFor(absl::Duration now) {
   return now - hand_over_since_;
 }
 
-absl::Duration JobChanges::FrozenFor(absl::Duration now) {
-  frozen_since_ = std::min(frozen_since_, now);
-  return now - frozen_since_;
-}
-
 bool JobChanges::SuspendOrdered(const std::vector<int64_t>& applied) const {
   return std::any_of(changes_.begin(), changes_.end(), [&applied](const JobChange& change) {
     return change.order.suspend() && !change.hand_over &&
@@ -95,7 +90,7 @@ void JobChanges::AnswerSuspends() {
 }
 
 void JobChanges::AnswerHandOvers() {
-  hand_over_since_ = frozen_since_ = absl::InfiniteDuration();
+  hand_over_since_ = absl::InfiniteDuration();
   for (JobChange& change : changes_) {
     if (change.hand_over && change.order.suspend()) MakeCheckpoint(change.order);
   }

@@ -45,12 +45,11 @@ class JobChanges {
   // As it was saved, after those with lower ids.
   void Load(const JobChange& change) { changes_.push_back(change); }
 
-  // A suspend for a hand-over is under way, since `now` where that is not known.
+  // A suspend for a hand-over is under way. The time that a shard has for it counts from `now` where it
+  // was not begun before.
   bool HandOverOrdered() const;
   void BeginHandOver(absl::Duration now) { hand_over_since_ = now; }
   absl::Duration HandOverFor(absl::Duration now);
-  // Since the lead was first seen to have ended the lineage by it.
-  absl::Duration FrozenFor(absl::Duration now);
   // The move of shards that is under way, or null.
   const JobChange* Move() const;
   // A suspend by a person that is not among `applied`.
@@ -69,7 +68,6 @@ class JobChanges {
   std::vector<JobChange> changes_;
   absl::Duration given_at_ = -absl::InfiniteDuration();
   absl::Duration hand_over_since_ = absl::InfiniteDuration();  // ordered; Infinite: none is
-  absl::Duration frozen_since_ = absl::InfiniteDuration();
 };
 
 }  // namespace capstan::coordinator::core

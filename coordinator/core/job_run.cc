@@ -54,7 +54,6 @@ void JobRun::Advance(Job& job) {
         [](JobRun& run, Job& its) { run.checkpoints_.AdvanceCheckpoints(its); },
         [](JobRun& run, Job& its) { run.departures_.AdvanceSuspend(its); },
         [](JobRun& run, Job& its) { run.departures_.AdvanceLeaving(its); },
-        [](JobRun& run, Job& its) { run.departures_.AdvanceMove(its); },
         [](JobRun& run, Job& its) { run.recoveries_.AdvanceRecovery(its); },
         [](JobRun& run, Job& its) { run.filler_.FillGang(its); },
         [](JobRun& run, Job& its) { run.lanes_.AdvanceJoiners(its); },

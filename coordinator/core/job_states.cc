@@ -42,6 +42,8 @@ void JobStates::Fail(Job& job, const std::string& reason, const std::string& mes
 
 void JobStates::End(Job& job, common::v1::JobState state, const std::string& reason,
                     const std::string& message) {
+  DropMove(job, "the job ends first");
+  if (state != JOB_STATE_SUCCEEDED) KeepNumberOfShards(job);  // it may be tried again
   job.waiting().SayNothing();
   job.clock().Pause(ctx_.now());
   job.recovery().Clear();
@@ -64,11 +66,7 @@ void JobStates::End(Job& job, common::v1::JobState state, const std::string& rea
 
 void JobStates::Rest(Job& job, common::v1::JobState state, const std::string& reason,
                      const std::string& message) {
-  if (const JobChange* const change = job.changes().Move(); change != nullptr) {
-    job.AddEvent(ctx_.wall(), "ShardsStay",
-                 absl::StrCat("order ", change->order.id(), ": the job gives its gang back first"));
-    job.changes().AnswerHandOvers();
-  }
+  DropMove(job, "the job gives its gang back first");
   KeepNumberOfShards(job);
   job.recovery().Clear();
   job.members().EndProbe();
@@ -108,7 +106,6 @@ void JobStates::Requeue(Job& job, const std::string& why) {
 }
 
 void JobStates::Requeued(Job& job, const std::string& type) {
-  KeepNumberOfShards(job);
   job.waiting().SayNothing();
   SetState(job, JOB_STATE_PENDING, "WaitingForSlots", "");
   job.AddEvent(ctx_.wall(), type, "");
@@ -116,9 +113,18 @@ void JobStates::Requeued(Job& job, const std::string& type) {
   ctx_.Reschedule();
 }
 
+void JobStates::DropMove(Job& job, const std::string& why) {
+  const JobChange* const change = job.changes().Move();
+  if (change == nullptr) return;
+  job.AddEvent(ctx_.wall(), "ShardsStay", absl::StrCat("order ", change->order.id(), ": ", why));
+  job.changes().AnswerHandOvers();
+}
+
 // While a job runs, its resolved spec has the number that its first gang had: members know the job by the
-// spec's digest, and each view has the shards. Now no member of this gang goes on.
+// spec's digest, and each view has the shards. Now no member of this gang goes on. A job that rests already
+// may have been given another number since, and still have the members of its last gang.
 void JobStates::KeepNumberOfShards(Job& job) {
+  if (job.resting()) return;
   const auto shards = static_cast<int32_t>(job.shards().size());
   if (!job.resolved().has_value() || shards == 0 || job.resolved()->num_shards() == shards) return;
   job::v1::ResolvedSpec resolved = *job.resolved();

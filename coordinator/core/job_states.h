@@ -46,7 +46,9 @@ class JobStates {
                     std::optional<job::v1::ShardMove> move = std::nullopt);
 
  private:
-  // The next gang has as many shards as this one has now, after moves.
+  // A move of shards that is under way is overtaken: people are told that nothing comes of it.
+  void DropMove(Job& job, const std::string& why);
+  // The job stops running: the next gang has as many shards as this one has now, after moves.
   void KeepNumberOfShards(Job& job);
 
   CoreContext& ctx_;

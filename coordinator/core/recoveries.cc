@@ -130,9 +130,10 @@ void Recoveries::AdvanceRecovery(Job& job) {
   }
   std::vector<int32_t> owners(job.view().lane_owners().begin(), job.view().lane_owners().end());
   if (!living.empty()) owners = TakeOver(owners, EqualCosts(living));
-  // A move begins it while the job is RUNNING.
-  const bool is_restart =
-      job.state() == JOB_STATE_RECOVERING && job.standing().reason() != kShardLeft;
+  // A move begins it while the job is RUNNING, or while it waits for a worker, which is no restart.
+  const bool is_restart = job.state() == JOB_STATE_RECOVERING &&
+                          job.standing().reason() != kShardLeft &&
+                          job.standing().reason() != "WorkerLost";
   mover_.Apply(job);
   BeginLineage(job, owners);
   job.AddEvent(ctx_.wall(), "LineageStarted",
@@ -159,14 +160,12 @@ bool Recoveries::ReplaceShards(Job& job) {
 bool Recoveries::FindHomes(const Job& job, const std::set<int32_t>& going,
                            std::map<int32_t, Node*>* homes) {
   scheduler::HomesRequest request;
-  const std::optional<int32_t> taken_away = ShardMover::TakenAway(job);
   for (const Shard& shard : job.shards()) {
-    if (shard.index == taken_away) continue;
     request.shards.push_back({shard.index, shard.node, shard.lost || going.count(shard.index) > 0});
   }
   request.version = VersionOf(job, ctx_.nodes());
   request.exclude = StraysOf(ctx_.nodes())[job.id()];  // of a former shard
-  const auto found = scheduler::FindHomes(NodesOf(ctx_.nodes()), request);
+  const auto found = mover_.FindHomes(job, std::move(request));
   if (!found.has_value()) return false;
   for (const auto& [shard, node] : *found) (*homes)[shard] = ctx_.nodes().Find(node);
   return true;

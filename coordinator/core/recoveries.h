@@ -36,7 +36,8 @@ class Recoveries {
   void ForgiveRestarts(Job& job);
   // Begins the next lineage once its back-off is over and every shard has a home.
   void AdvanceRecovery(Job& job);
-  // Homes for the lost shards, except one that a move takes away, and for those of `going`. False: some would have none.
+  // Homes for the lost shards, except one that a move takes away, and for those of `going`. False: some would
+  // have none.
   bool FindHomes(const Job& job, const std::set<int32_t>& going, std::map<int32_t, Node*>* homes);
   // The base is damaged: the job goes on from the one before it, and no restart is counted. Without another
   // one it fails, because to begin anew would throw work away that a person may still save.

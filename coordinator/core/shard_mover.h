@@ -13,13 +13,17 @@
 #define CAPSTAN_COORDINATOR_CORE_SHARD_MOVER_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "capstan/job/v1/job_service.pb.h"
 #include "coordinator/core/core_context.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/job_states.h"
+#include "coordinator/scheduler/gang.h"
 
 namespace capstan::coordinator::core {
 
@@ -33,8 +37,11 @@ class ShardMover {
   // Orders the move. The answer is the order's id. Not OK, as MoveShard in job_service.proto says: the
   // reason, and nothing has changed.
   absl::StatusOr<int64_t> Order(Job& job, const job::v1::ShardMove& move);
-  // The shard that the move under way takes away: it needs no home, even if it is lost. nullopt: none.
-  static std::optional<int32_t> TakenAway(const Job& job);
+  // As the scheduler's, for the lineage that is about to begin: it takes the move under way along. A lost shard
+  // that the move takes away needs no home. The node that the move names is kept for it, and the node of a
+  // drained shard is taken last. If some shard would have no home by that, the move does not count.
+  std::optional<std::map<int32_t, std::string>> FindHomes(const Job& job,
+                                                          scheduler::HomesRequest request) const;
   // The next lineage begins now, and all lost shards have homes: the job gets the shards of the move under
   // way, if there is one.
   void Apply(Job& job);
@@ -46,8 +53,11 @@ class ShardMover {
   absl::Status CheckMove(const Job& job, const job::v1::ShardMove& move) const;
   // Where the shard goes: the node that is named, or any that is free. FailedPrecondition, NotFound: why not.
   absl::StatusOr<Node*> HomeFor(const Job& job, const job::v1::ShardMove& move) const;
-  // Hosts that report their memory have enough of it.
-  absl::Status CheckMemory(const Job& job, const job::v1::ShardMove& move, const Node* home) const;
+  absl::StatusOr<Node*> FreeHomeFor(const Job& job, const job::v1::ShardMove& move) const;
+  // The hosts of the shards that stay have room for the parts of the drained one.
+  absl::Status CheckRoomWithout(const Job& job, const job::v1::ShardMove& move) const;
+  // The job's stores know what a move is.
+  absl::Status CheckVersions(const Job& job) const;
 
   CoreContext& ctx_;
   JobStates& states_;

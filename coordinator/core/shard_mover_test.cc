@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/core.h"
@@ -287,6 +288,24 @@ TEST_F(ShardMoverTest, AHostWithoutRoomIsRefused) {
   Beat(stores_[0]);
   EXPECT_THAT(std::string(Move(SHARD_CHANGE_DRAIN, 1).message()),
               HasSubstr("node s0: its host has 1.0 MiB of free memory"));
+  // One that has room is taken instead.
+  stores_.push_back(Store("s3"));
+  EXPECT_TRUE(Move(SHARD_CHANGE_ADD).ok()) << LastReply().status;
+  Forget(stores_[3]);
+  SaveLast(3, {1});
+  EXPECT_THAT(Homes(), ElementsAre("s0", "s1", "s3"));
+}
+
+TEST_F(ShardMoverTest, AHostWithRoomForItsPartIsTaken) {
+  Running(1, 2);
+  Lead(2);
+  for (int i = 0; i < 2; ++i) {
+    Shard(stores_[i], id_, i).mutable_load()->set_resident_bytes(3 << 20);
+    Beat(stores_[i]);
+  }
+  stores_.push_back(Store("s2"));
+  common::v1::NodeUsage& usage = *beats_[stores_[2]].mutable_heartbeat()->mutable_usage();
+  usage.set_memory_total_bytes(8 << 20);
   usage.set_memory_used_bytes(5 << 20);  // 2 MiB are enough for a third of 6
   Beat(stores_[2]);
   EXPECT_TRUE(Move(SHARD_CHANGE_ADD).ok()) << LastReply().status;
@@ -422,22 +441,309 @@ TEST_F(ShardMoverTest, AnOrderThatWaitedForWorkersHasItsTimeToSave) {
   EXPECT_THAT(Messages("LineageStarted"), ElementsAre("lineage 2 from checkpoint 1-5"));
 }
 
-// What cannot be saved is waited for as long as for a drained node; then steps are lost, and people are told.
-TEST_F(ShardMoverTest, AVersionThatCannotBeSavedIsGivenUpAfterTheLimit) {
+// Nobody has to leave: a version that cannot be saved is waited for, and people are told.
+TEST_F(ShardMoverTest, AVersionThatCannotBeSavedIsWaitedFor) {
   Running(1, 2);
   Lead(2);
   Save(2);
   Lead(4);
   ASSERT_TRUE(Move(SHARD_CHANGE_DRAIN, 1).ok());
   Freeze(5, {1});
+  Pass(absl::Seconds(10), All());
+  EXPECT_THAT(Job(id_).message(), HasSubstr("saving step 5: the files of shard 0 on host host-s0"));
   Report(0, 1, 5, "shard-0.safetensors: No space left on device", {1});
-  Pass(absl::Seconds(100), All());
+  Pass(absl::Minutes(3), All());
   EXPECT_EQ(Lineage(), 1);
-  PassAndFollow(absl::Seconds(30));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+  EXPECT_THAT(Job(id_).message(), HasSubstr("cannot save step 5: No space left on device"));
+  Files(5, {1});
   EXPECT_EQ(Lineage(), 2);
   EXPECT_THAT(Homes(), ElementsAre("s0"));
-  EXPECT_EQ(starts_.back().base_manifest(), absl::StrCat("/out/", id_, "/1-2"));
-  EXPECT_EQ(Job(id_).restarts(), 0);
+  EXPECT_THAT(Messages("LineageStarted"), ElementsAre("lineage 2 from checkpoint 1-5"));
+}
+
+// The time of a shard that leaves counts from when it has to, not from the move's order.
+TEST_F(ShardMoverTest, ANodeThatIsDrainedDuringAMoveHasItsTimeToSave) {
+  Running(1, 3);
+  Lead(2);
+  Save(2);
+  stores_.push_back(Store("s3"));
+  Lead(4);
+  ASSERT_TRUE(Move(SHARD_CHANGE_DRAIN, 2).ok());
+  Pass(absl::Minutes(3), All());
+  ASSERT_TRUE(Drain("s1").ok());
+  Pass(absl::Seconds(1), All());
+  Freeze(5, {1});
+  Pass(absl::Minutes(1), All());
+  EXPECT_EQ(Lineage(), 1);
+  Files(5, {1});
+  EXPECT_EQ(Lineage(), 2);
+  EXPECT_THAT(Homes(), ElementsAre("s0", "s3"));
+  EXPECT_THAT(Messages("LineageStarted"), ElementsAre("lineage 2 from checkpoint 1-5"));
+}
+
+// That no worker is there is no restart.
+TEST_F(ShardMoverTest, AMoveWithoutAWorkerSpeaksOfNoRestart) {
+  Running(1, 2);
+  Lead(4);
+  ASSERT_TRUE(Move(SHARD_CHANGE_DRAIN, 1).ok());
+  Freeze(5, {1});
+  Do(NodeDisconnected{workers_[0], /*goodbye=*/true});
+  ASSERT_EQ(Job(id_).state(), JOB_STATE_RECOVERING);
+  Files(5, {1});
+  EXPECT_THAT(Messages("LineageStarted"), ElementsAre("lineage 2 from checkpoint 1-5"));
+}
+
+// ---- what a move and the loss of a shard do to each other ----
+
+class LostInMoveTest : public ShardMoverTest {
+ public:
+  // A job with `free` other stores, s2 and so on, whose shard 1 is to move to `node`.
+  void MoveTo(const std::string& node, int free) {
+    Running(1, 2);
+    Lead(2);
+    Save(2);
+    for (int i = 0; i < free; ++i) stores_.push_back(Store(absl::StrCat("s", 2 + i)));
+    ASSERT_TRUE(Move(SHARD_CHANGE_MOVE, 1, node).ok()) << LastReply().status;
+  }
+  void Lose(int shard) {
+    Do(NodeDisconnected{stores_[static_cast<size_t>(shard)], /*goodbye=*/true});
+    stores_.erase(stores_.begin() + shard);
+    PassAndFollow(absl::Seconds(3));
+  }
+};
+
+TEST_F(LostInMoveTest, TheShardThatMovesGoesWhereItWasToGo) {
+  MoveTo("s2", 1);
+  Lose(1);
+  EXPECT_THAT(Homes(), ElementsAre("s0", "s2"));
+  EXPECT_THAT(Messages("ShardsMoved"),
+              ElementsAre("order 1: shard 1 moves from node s1 to node s2, 2 shards"));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+}
+
+TEST_F(LostInMoveTest, TheShardThatMovesGoesNowhereElseFirst) {
+  MoveTo("s3", 2);
+  Lose(1);
+  EXPECT_THAT(Homes(), ElementsAre("s0", "s3"));
+  EXPECT_THAT(Messages("ShardsMoved"),
+              ElementsAre("order 1: shard 1 moves from node s1 to node s3, 2 shards"));
+}
+
+TEST_F(LostInMoveTest, AnotherShardLeavesTheTargetFreeIfItCan) {
+  MoveTo("s2", 2);
+  Lose(0);
+  EXPECT_THAT(Homes(), ElementsAre("s3", "s2"));
+  EXPECT_THAT(Messages("ShardsStay"), IsEmpty());
+}
+
+TEST_F(LostInMoveTest, AnotherShardThatHasNoOtherHomeTakesTheTarget) {
+  MoveTo("s2", 1);
+  Lose(0);
+  EXPECT_THAT(Homes(), ElementsAre("s2", "s1"));
+  EXPECT_THAT(Messages("ShardsStay"), ElementsAre("order 1: node s2: it has shard 0 already"));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+}
+
+TEST_F(LostInMoveTest, TheNodeOfADrainedShardIsTakenLast) {
+  Running(1, 3);
+  Lead(2);
+  Save(2);
+  stores_.push_back(Store("s3"));
+  Worker("w9");
+  Submit(Spec(1, 1));  // on s3, which has as many jobs as the others then
+  ASSERT_FALSE(core_.nodes().Find("s3")->jobs().empty());
+  ASSERT_TRUE(Move(SHARD_CHANGE_DRAIN, 1).ok());
+  Lose(0);
+  EXPECT_THAT(Homes(), ElementsAre("s3", "s2"));
+  EXPECT_EQ(Messages("ShardsMoved").size(), 1u);
+}
+
+TEST_F(LostInMoveTest, TheNodeOfADrainedShardIsTakenIfNoOtherIsFree) {
+  Running(1, 3);
+  Lead(2);
+  Save(2);
+  ASSERT_TRUE(Move(SHARD_CHANGE_DRAIN, 1).ok());
+  Lose(0);
+  EXPECT_THAT(Homes(), ElementsAre("s1", "s2"));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+}
+
+// ---- nodes of the release before ----
+
+class MoveVersionTest : public ShardMoverTest {
+ public:
+  void RunningOf(const std::string& version) {
+    Come(version);
+    id_ = Submit(Spec(1, 2));
+    Follow();
+    Follow();
+    ASSERT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+  }
+  void Come(const std::string& version) {
+    workers_ = {Connect("w0", common::v1::ROLE_WORKER, 0, 1, version)};
+    stores_ = {Connect("s0", common::v1::ROLE_PARAM_STORE, 0, 1, version),
+               Connect("s1", common::v1::ROLE_PARAM_STORE, 0, 1, version)};
+  }
+};
+
+TEST_F(MoveVersionTest, StoresThatDoNotKnowMovesAreNamedAndTheJobGoesOn) {
+  RunningOf("0.1.7");
+  stores_.push_back(Connect("s2", common::v1::ROLE_PARAM_STORE, 0, 1, "0.1.7"));
+  Lead(4);
+  for (const auto& [change, node] : {std::pair(SHARD_CHANGE_ADD, ""),
+                                     {SHARD_CHANGE_ADD, "s2"},
+                                     {SHARD_CHANGE_DRAIN, ""},
+                                     {SHARD_CHANGE_MOVE, "s2"}}) {
+    const absl::Status status = Move(change, 0, node);
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_EQ(status.message(), "node s0: it is of version 0.1.7, and shards move from 0.2 on");
+  }
+  EXPECT_TRUE(core_.Peek(id_)->changes().empty());
+}
+
+TEST_F(MoveVersionTest, AJobThatGoesOnWithOlderStoresKeepsItsShards) {
+  RunningOf("0.2.0");
+  Lead(2);
+  Save(2);
+  ASSERT_TRUE(Move(SHARD_CHANGE_DRAIN, 1).ok()) << LastReply().status;
+  Pass(absl::Seconds(5.2));  // all leases lapse, and the back-off is not over
+  Come("0.1.7");
+  PassAndFollow(absl::Seconds(5));
+  EXPECT_THAT(Homes(), ElementsAre("s0", "s1"));
+  EXPECT_THAT(Messages("ShardsStay"),
+              ElementsAre("order 1: node s0: it is of version 0.1.7, and shards move from 0.2 on"));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+}
+
+// ---- jobs that stop running ----
+
+// Its members are still there, with the number that they had.
+TEST_F(ShardMoverTest, AResumeThatComesAtOnceSetsTheNumberOfShards) {
+  Running(1, 2);
+  stores_.push_back(Store("s2"));
+  Lead(4);
+  Ask(For<job::v1::SuspendJobRequest>());
+  SaveLast(5, {1});
+  ASSERT_EQ(Job(id_).state(), JOB_STATE_SUSPENDED);
+  auto resume = For<job::v1::ResumeJobRequest>();
+  resume.set_num_shards(3);
+  Ask(resume);
+  ASSERT_TRUE(LastReply().status.ok()) << LastReply().status;
+  EXPECT_EQ(core_.Peek(id_)->resolved()->num_shards(), 3);
+  Ask(For<job::v1::SuspendJobRequest>());  // before it has another gang
+  Ask(For<job::v1::ResumeJobRequest>());
+  EXPECT_EQ(core_.Peek(id_)->resolved()->num_shards(), 3);
+  PassAndFollow(absl::Seconds(3));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+  EXPECT_EQ(Job(id_).shards_size(), 3);
+}
+
+TEST_F(ShardMoverTest, ARetryHasTheMovedNumberOfShards) {
+  Running(1, 2);
+  stores_.push_back(Store("s2"));
+  Lead(3);
+  ASSERT_TRUE(Move(SHARD_CHANGE_ADD).ok());
+  SaveLast(4, {1});
+  PassAndFollow(absl::Seconds(1));
+  Cancel(id_);
+  PassAndFollow(absl::Seconds(2));
+  ASSERT_EQ(Job(id_).state(), common::v1::JOB_STATE_CANCELLED);
+  Ask(For<job::v1::RetryJobRequest>());
+  ASSERT_TRUE(LastReply().status.ok()) << LastReply().status;
+  PassAndFollow(absl::Seconds(3));
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+  EXPECT_EQ(Job(id_).shards_size(), 3);
+}
+
+TEST_F(ShardMoverTest, AMoveThatTheEndOvertakesIsTold) {
+  for (const std::string how : {"cancel", "fail"}) {
+    SCOPED_TRACE(how);
+    Running(1, 2);
+    Lead(4);
+    ASSERT_TRUE(Move(SHARD_CHANGE_DRAIN, 1).ok()) << LastReply().status;
+    if (how == "cancel") Cancel(id_);
+    if (how == "fail") {
+      Lead(5).set_reason("NonFiniteLoss");
+      Beat(stores_[0]);
+    }
+    PassAndFollow(absl::Seconds(2));
+    EXPECT_TRUE(core_.Peek(id_)->ended());
+    EXPECT_THAT(Messages("ShardsStay"), ElementsAre("order 1: the job ends first"));
+    EXPECT_EQ(core_.Peek(id_)->changes().Move(), nullptr);
+    for (const SessionId session : All()) Do(NodeDisconnected{session, /*goodbye=*/true});
+    workers_.clear();
+    stores_.clear();
+  }
+}
+
+TEST_F(ShardMoverTest, AMoveThatTheLastStepOvertakesIsTold) {
+  Running(1, 1);
+  stores_.push_back(Store("s1"));
+  Lead(8);
+  ASSERT_TRUE(Move(SHARD_CHANGE_ADD).ok()) << LastReply().status;
+  Lead(10).set_complete(true);
+  Report(0, 1, 10, "", {1});
+  node::v1::TaskState& task = Task(workers_[0], id_, 0);
+  task.set_phase(node::v1::TASK_PHASE_FINISHED);
+  task.set_weights_sha256(std::string(64, 'a'));
+  node::v1::WrittenFiles& files = *task.mutable_files();
+  files.set_lineage(1);
+  files.set_step(10);
+  common::v1::FileInfo& file = *files.add_files();
+  file.set_name("weights.safetensors");
+  file.set_size_bytes(100);
+  file.set_sha256(std::string(32, 'h'));
+  Beat(workers_[0]);
+  ASSERT_FALSE(manifests_.empty());
+  Written();
+  EXPECT_EQ(Job(id_).state(), common::v1::JOB_STATE_SUCCEEDED);
+  EXPECT_THAT(Messages("ShardsStay"), ElementsAre("order 1: the job ends first"));
+}
+
+// ---- what is written down ----
+
+TEST_F(ShardMoverTest, WhatAMoveDoesNotHaveIsRefusedAndNeverWrittenDown) {
+  Running(1, 3);
+  Lead(2);
+  const auto refused = [this](ShardChange change, int shard, const std::string& node,
+                              const std::string& why) {
+    const absl::Status status = Move(change, shard, node);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  };
+  refused(SHARD_CHANGE_DRAIN, 1, "s0", "node: the chunks of a drained shard go to all others");
+  refused(SHARD_CHANGE_ADD, 1, "", "shard: the one that is added has no number yet");
+  refused(SHARD_CHANGE_MOVE, 1, std::string(1 << 20, 'n'),
+          "node: got 1048576 bytes, want at most 63");
+  auto request = For<job::v1::MoveShardRequest>();
+  request.mutable_move()->set_change(SHARD_CHANGE_DRAIN);
+  request.mutable_move()->set_shard(1);
+  const std::string known = request.move().SerializeAsString();
+  ASSERT_TRUE(request.mutable_move()->ParseFromString(known + "\xa2\x06\x03xyz"));  // field 100
+  Ask(request);
+  ASSERT_TRUE(LastReply().status.ok()) << LastReply().status;
+  EXPECT_EQ(core_.Peek(id_)->changes()[0].move->SerializeAsString(), known);
+}
+
+// The record was put back from a copy of before the move. The process has the number of after it.
+TEST_F(ShardMoverTest, AProcessThatIsAboveAnOldRecordIsNotLeftAlone) {
+  Running(1, 2);
+  Lead(4);
+  const MemoryJournal copy = journal_;
+  ASSERT_TRUE(Move(SHARD_CHANGE_DRAIN, 0).ok());
+  SaveLast(5, {1});
+  PassAndFollow(absl::Seconds(1));
+  ASSERT_THAT(Homes(), ElementsAre("s1"));
+  Forget(StoreOf("s0"));
+  std::sort(stores_.begin(), stores_.end());
+  journal_ = copy;
+  NextCoordinator next;
+  next.GoOnFrom(*this);
+  next.PassAndFollow(absl::Seconds(3));
+  EXPECT_THAT(next.EventTypes(id_), Contains("RecordIsOld"));
+  EXPECT_GE(next.Lineage(), 3);
+  EXPECT_EQ(next.Job(id_).state(), JOB_STATE_RUNNING);
 }
 
 TEST_F(ShardMoverTest, ASuspendDropsTheMoveAndTheNextGangHasTheMovedNumber) {
