@@ -15,6 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "capstan/node/v1/node.pb.h"
 #include "exchange/shared/door.h"
 #include "exchange/transport/server_stream.h"
@@ -61,17 +62,23 @@ class ParamStore final : public exchange::JobDirectory {
 
  private:
   void Start(const node::v1::StartLineage& order) ABSL_LOCKS_EXCLUDED(mu_);
-  // The job's, made where it is new. Null: it was refused, and its state says why; or the one of
-  // that id that ended is not through with its files, and the order is carried out after that.
-  std::shared_ptr<ShardJob> JobFor(const node::v1::StartLineage& order) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<ShardJobOptions> OptionsFor(const node::v1::StartLineage& order) const;
+  // The job begins with this lineage, except if there is one of its id.
+  void Begin(const node::v1::StartLineage& order, ShardJobOptions options)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The job's next lineage, if the order makes sense.
+  void Tell(ShardJob& job, const node::v1::StartLineage& order) const;
   void Refuse(const node::v1::StartLineage& order, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<ShardJob> Find(const std::string& job_id) ABSL_LOCKS_EXCLUDED(mu_);
   // If the one of that id that ended is not through with its files: keeps the order until it is.
   bool Postpone(const node::v1::StartLineage& order) ABSL_LOCKS_EXCLUDED(mu_);
   void End(const std::string& job_id) ABSL_LOCKS_EXCLUDED(mu_);
-  // On a thread of `ending_`.
+  // On a thread of `ending_`, as Postponed. Begins the job that was postponed meanwhile.
   void Reap(const std::string& job_id, ShardJob& job) ABSL_LOCKS_EXCLUDED(mu_);
+  // nullopt: there is none, and the thread's place in `ending_` is free.
+  std::optional<node::v1::StartLineage> Postponed(const std::string& job_id)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   const ParamStoreOptions options_;
   const std::unique_ptr<exchange::shared::Door> door_;  // null: no shared memory

@@ -32,10 +32,10 @@ absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
   namespace spec = training::spec;
   const auto resolved = spec::ParseResolved(resolved_spec, spec_digest);
   if (!resolved.ok()) return resolved.status();
-  if (!spec::UsesShards(*resolved) || shard < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shard: got ", shard, ", the job has ", resolved->num_shards()));
+  if (!spec::UsesShards(*resolved)) {
+    return absl::InvalidArgumentError(absl::StrCat("shard: got ", shard, ", the job has none"));
   }
+  if (shard < 0) return absl::InvalidArgumentError(absl::StrCat("shard: got ", shard));
   auto layout = spec::MakeLayout(*resolved);
   if (!layout.ok()) return layout.status();
   auto samples = spec::MakeSamplePlan(*resolved);
