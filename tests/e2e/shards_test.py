@@ -198,20 +198,36 @@ class ShardsTest(MovesCase):
         self.check(job_id, epochs=LONG)
         print(f's without a step by lineage: {watch.pauses()}', flush=True)
 
+    def order_and_hold(self, job_id, *words):
+        """Orders a move whose version comes only once the tasks go on. Returns these."""
+        tasks = self.tasks('w0') + self.tasks('w1')
+        self.assertEqual(len(tasks), 2)
+        for task in tasks:
+            os.kill(task, signal.SIGSTOP)
+        self.ok('shard', *words)
+        self.assertEqual(self.describe(job_id)['lineage'], 1)
+        self.assertEqual(self.events(job_id, 'ShardsMoved'), [])
+        return tasks
+
     def test_a_shard_is_killed_in_the_middle(self):
         job_id = self.begin('killed-shard', 100, every='40 steps')
-        self.ok('shard', 'add', job_id)
+        self.start_store('s3')  # takes the place of the one that dies, so s2 stays free for the one that is added
+        tasks = self.order_and_hold(job_id, 'add', job_id, '--node', 's2')
         self.stop('s1', signal.SIGKILL)
-        self.start_store('s1')
-        self.wait_until(lambda: len(self.describe(job_id)['shards']) == 3, 30, 'three shards')
+        self.wait_until(lambda: self.describe(job_id)['lineage'] > 1, 30, 'the next lineage')
+        self.assertEqual([shard['node'] for shard in self.describe(job_id)['shards']], ['s0', 's3', 's2'])
+        for task in tasks:
+            os.kill(task, signal.SIGCONT)
         self.check(job_id, restarts=1)
         self.assertEqual(len(self.events(job_id, 'ShardsMoved')), 1)
 
     def test_the_coordinator_is_killed_in_the_middle(self):
         job_id = self.begin('killed-coordinator', 100)
-        self.ok('shard', 'drain', job_id, '0')
+        tasks = self.order_and_hold(job_id, 'drain', job_id, '0')
         self.assertEqual(self.stop('coordinator', signal.SIGKILL), -signal.SIGKILL)
         self.start_plain_coordinator()
+        for task in tasks:
+            os.kill(task, signal.SIGCONT)
         self.assertEqual(self.in_lineage(job_id, 2), ['s1'])
         self.check(job_id)
         self.assertEqual(len(self.events(job_id, 'ShardsMoved')), 1)
