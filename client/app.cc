@@ -173,6 +173,7 @@ int Main(int argc, char** argv) {
   AddCheckpoint(program, action);
   AddAdmin(program, action);
   AddTop(program, action);
+  AddShard(program, action);
   AddPage(program, action);
   AddDoctor(program, action);
   AddBackup(program, action);

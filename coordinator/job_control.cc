@@ -1,5 +1,5 @@
-// JobService's calls that change or examine an existing job: suspend, resume, retry, update, and
-// the list of checkpoints.
+// JobService's calls that change or examine an existing job: suspend, resume, retry, update, moves of
+// shards, and the list of checkpoints.
 #include <utility>
 #include <variant>
 
@@ -61,6 +61,12 @@ grpc::ServerUnaryReactor* JobServiceImpl::RetryJob(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* JobServiceImpl::UpdateJob(grpc::CallbackServerContext* context,
                                                     const job::v1::UpdateJobRequest* request,
                                                     job::v1::UpdateJobResponse* response) {
+  return Ask(coordinator_, context, request, response);
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::MoveShard(grpc::CallbackServerContext* context,
+                                                    const job::v1::MoveShardRequest* request,
+                                                    job::v1::MoveShardResponse* response) {
   return Ask(coordinator_, context, request, response);
 }
 

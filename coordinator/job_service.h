@@ -60,6 +60,9 @@ class JobServiceImpl final : public job::v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* UpdateJob(grpc::CallbackServerContext* context,
                                       const job::v1::UpdateJobRequest* request,
                                       job::v1::UpdateJobResponse* response) override;
+  grpc::ServerUnaryReactor* MoveShard(grpc::CallbackServerContext* context,
+                                      const job::v1::MoveShardRequest* request,
+                                      job::v1::MoveShardResponse* response) override;
   grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context,
                                             const job::v1::ListCheckpointsRequest* request,
                                             job::v1::ListCheckpointsResponse* response) override;

@@ -59,12 +59,13 @@ std::string Summary(const job::v1::Job& job) {
   if (job.has_resolved()) {
     const job::v1::ResolvedSpec& resolved = job.resolved();
     const int64_t batches = training::spec::StepBatches(spec);
-    absl::StrAppend(&text, ", ", resolved.num_workers(),
-                    resolved.num_workers() == 1 ? " worker x " : " workers x ",
-                    resolved.devices_per_worker(),
-                    resolved.devices_per_worker() == 1 ? " device, " : " devices, ",
-                    resolved.num_shards(), resolved.num_shards() == 1 ? " shard" : " shards",
-                    ", global batch ", resolved.global_batch() / batches);
+    // Moves change their number.
+    const int32_t shards = job.shards().empty() ? resolved.num_shards() : job.shards_size();
+    absl::StrAppend(
+        &text, ", ", resolved.num_workers(),
+        resolved.num_workers() == 1 ? " worker x " : " workers x ", resolved.devices_per_worker(),
+        resolved.devices_per_worker() == 1 ? " device, " : " devices, ", shards,
+        shards == 1 ? " shard" : " shards", ", global batch ", resolved.global_batch() / batches);
     if (batches > 1) {
       absl::StrAppend(&text, " x ", batches,
                       training::spec::LocalSteps(spec) > 1 ? " local steps" : " accumulated");

@@ -21,6 +21,12 @@ void LoadMeter::Pushed(absl::Duration took, size_t bytes) {
   pushes_.Add(absl::ToDoubleSeconds(took));
   pushed_ += 1;
   bytes_in_ += static_cast<double>(bytes);
+  traffic_ += static_cast<int64_t>(bytes);
+}
+
+void LoadMeter::Sent(size_t bytes) {
+  bytes_out_ += static_cast<double>(bytes);
+  traffic_ += static_cast<int64_t>(bytes);
 }
 
 void LoadMeter::Pulled(absl::Duration took) {
@@ -28,7 +34,12 @@ void LoadMeter::Pulled(absl::Duration took) {
   pulled_ += 1;
 }
 
-common::v1::ShardLoad LoadMeter::Report(absl::Duration now) {
+common::v1::ShardLoad LoadMeter::Report(absl::Duration now, int64_t lineage, int64_t version) {
+  if (lineage != lineage_ && version >= 0) {
+    lineage_ = lineage;
+    base_ = version;
+    traffic_ = 0;
+  }
   if (begin_ == -absl::InfiniteDuration()) begin_ = now;
   if (now - begin_ >= absl::Seconds(1)) {
     const double seconds = absl::ToDoubleSeconds(now - begin_);
@@ -40,6 +51,8 @@ common::v1::ShardLoad LoadMeter::Report(absl::Duration now) {
     begin_ = now;
   }
   common::v1::ShardLoad load = rates_;
+  load.set_traffic_bytes(traffic_);
+  load.set_traffic_steps(std::max<int64_t>(0, version - base_));
   if (const auto p99 = pushes_.P99(); p99.has_value()) load.set_push_p99_seconds(*p99);
   if (const auto p99 = pulls_.P99(); p99.has_value()) load.set_pull_p99_seconds(*p99);
   return load;

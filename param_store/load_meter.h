@@ -18,11 +18,11 @@ class LoadMeter {
  public:
   void Pushed(absl::Duration took, size_t bytes);  // a frame
   void Pulled(absl::Duration took);                // a version, for one worker
-  void Sent(size_t bytes) { bytes_out_ += static_cast<double>(bytes); }
+  void Sent(size_t bytes);
 
   // Rates are of the time between the last two calls that lay a second or more apart. `now`:
-  // monotonic.
-  common::v1::ShardLoad Report(absl::Duration now);
+  // monotonic. `version`: the newest of `lineage`; -1: none yet.
+  common::v1::ShardLoad Report(absl::Duration now, int64_t lineage, int64_t version);
 
  private:
   // The newest durations, in seconds.
@@ -42,6 +42,9 @@ class LoadMeter {
   double pulled_ = 0;
   double bytes_in_ = 0;
   double bytes_out_ = 0;
+  int64_t lineage_ = 0;
+  int64_t base_ = 0;     // its version when it was first reported
+  int64_t traffic_ = 0;  // bytes in and out since then
   absl::Duration begin_ = -absl::InfiniteDuration();
   common::v1::ShardLoad rates_;
 };

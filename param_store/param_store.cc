@@ -1,6 +1,7 @@
 #include "param_store/param_store.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -60,7 +61,7 @@ absl::StatusOr<core::StartLineage> ReadView(const node::v1::StartLineage& order,
   }
   const common::v1::ShardRoute* route = nullptr;
   for (const common::v1::ShardRoute& r : view.shards()) {
-    if (r.index() == order.shard()) route = &r;
+    if (r.index() == order.shard() && r.index() < view.shards_size()) route = &r;
   }
   if (route == nullptr || route->first_chunk() < 0 || route->chunk_count() < 1 ||
       int64_t{route->first_chunk()} + route->chunk_count() > chunk_count) {
@@ -70,6 +71,7 @@ absl::StatusOr<core::StartLineage> ReadView(const node::v1::StartLineage& order,
   core::StartLineage start;
   start.lineage = view.lineage();
   start.generation = view.generation();
+  start.num_shards = view.shards_size();
   start.run = {route->first_chunk(), route->chunk_count()};
   start.workers = Ranks(view);
   start.lane_owners.assign(view.lane_owners().begin(), view.lane_owners().end());
@@ -143,9 +145,34 @@ void ParamStore::OnMessage(const node::v1::ConnectResponse& message) {
 }
 
 void ParamStore::Start(const node::v1::StartLineage& order) {
-  const std::shared_ptr<ShardJob> job = JobFor(order);
-  if (job == nullptr) return;
-  auto start = ReadView(order, job->chunk_count());
+  if (const auto job = Find(order.job_id()); job != nullptr) {
+    const bool same_spec = job->spec_digest() == order.spec_digest();
+    if (same_spec && job->shard() == order.shard()) return Tell(*job, order);
+    if (!same_spec || order.view().lineage() <= job->state().lineage()) {
+      Log(services::kError, "order_refused")
+          .Kv("job", order.job_id())
+          .Kv("status", absl::InvalidArgumentError(
+                            "the shard holds this job with another resolved spec or shard number"));
+      return;
+    }
+    // Shards were moved: this process has another number from this lineage on, and begins anew.
+    End(order.job_id());
+  }
+  if (Postpone(order)) {
+    Log(services::kInfo, "order_waits")
+        .Kv("job", order.job_id())
+        .Kv("for", "the files of the job that ended")
+        .Limit(absl::StrCat("order_waits/", order.job_id()));
+    return;
+  }
+  auto options = OptionsFor(order);
+  if (!options.ok()) return Refuse(order, options.status());
+  MutexLock lock(mu_);
+  Begin(order, *std::move(options));
+}
+
+void ParamStore::Tell(ShardJob& job, const node::v1::StartLineage& order) const {
+  auto start = ReadView(order, job.chunk_count());
   if (!start.ok()) {
     // A job that runs is not harmed by an order that makes no sense.
     Log(services::kError, "order_refused").Kv("job", order.job_id()).Kv("status", start.status());
@@ -167,55 +194,38 @@ void ParamStore::Start(const node::v1::StartLineage& order) {
   for (const common::v1::ShardRoute& route : order.view().shards()) {
     if (route.index() == 0) lead = route.address();
   }
-  job->Learn(order.view(), order.certificates());
-  job->StartLineage(*std::move(start), std::move(lead));
+  job.Learn(order.view(), order.certificates());
+  job.StartLineage(*std::move(start), std::move(lead));
 }
 
-std::shared_ptr<ShardJob> ParamStore::JobFor(const node::v1::StartLineage& order) {
-  if (auto job = Find(order.job_id()); job != nullptr) {
-    if (job->spec_digest() == order.spec_digest() && job->shard() == order.shard()) return job;
-    Log(services::kError, "order_refused")
-        .Kv("job", order.job_id())
-        .Kv("status", absl::InvalidArgumentError(
-                          "the shard holds this job with another resolved spec or shard number"));
-    return nullptr;
-  }
-  if (IsEnding(order.job_id())) {
-    Log(services::kInfo, "order_waits")
-        .Kv("job", order.job_id())
-        .Kv("for", "the files of the job that ended")
-        .Limit(absl::StrCat("order_waits/", order.job_id()));
-    return nullptr;
-  }
+absl::StatusOr<ShardJobOptions> ParamStore::OptionsFor(const node::v1::StartLineage& order) const {
   auto options = ReadJob(order.resolved_spec(), order.spec_digest(), order.shard());
-  if (options.ok() && options->plan.job_id != order.job_id()) {
-    options = absl::InvalidArgumentError(
+  if (!options.ok()) return options.status();
+  if (options->plan.job_id != order.job_id()) {
+    return absl::InvalidArgumentError(
         absl::StrCat("job_id: the resolved spec is of job ", options->plan.job_id));
   }
-  if (options.ok()) {
-    options->files_key = order.files_key();
-    options->files_channel = options_.files_channel;
-    options->may_touch_folder =
-        options_.checkpoint_roots.empty() ||
-        services::LiesBeneath(options->storage_path, options_.checkpoint_roots);
-    options->may_touch_weights = MayReadWeights(options->base.initial_weights, options_);
-    if (absl::Status status = CheckRoots(*options, options_); !status.ok()) options = status;
-  }
-  if (!options.ok()) {
-    Refuse(order, options.status());
-    return nullptr;
-  }
+  options->files_key = order.files_key();
+  options->files_channel = options_.files_channel;
+  options->may_touch_folder =
+      options_.checkpoint_roots.empty() ||
+      services::LiesBeneath(options->storage_path, options_.checkpoint_roots);
+  options->may_touch_weights = MayReadWeights(options->base.initial_weights, options_);
+  if (absl::Status status = CheckRoots(*options, options_); !status.ok()) return status;
   options->security = options_.security;
   options->metrics = options_.metrics;
   options->stuck_after = options_.stuck_after;
   options->on_state = options_.on_state;
-  auto job = std::make_shared<ShardJob>(*std::move(options));
-  MutexLock lock(mu_);
-  if (stopping_) return nullptr;
+  return options;
+}
+
+void ParamStore::Begin(const node::v1::StartLineage& order, ShardJobOptions options) {
+  if (stopping_ || jobs_.contains(order.job_id())) return;
+  auto job = std::make_shared<ShardJob>(std::move(options));
   job->Start();
+  Tell(*job, order);
   refused_.erase(order.job_id());
-  jobs_[order.job_id()] = job;
-  return job;
+  jobs_[order.job_id()] = std::move(job);
 }
 
 void ParamStore::Refuse(const node::v1::StartLineage& order, const absl::Status& status) {
@@ -244,9 +254,11 @@ std::shared_ptr<exchange::StreamOwner> ParamStore::FindJob(absl::string_view job
   return Find(std::string(job_id));
 }
 
-bool ParamStore::IsEnding(const std::string& job_id) {
+bool ParamStore::Postpone(const node::v1::StartLineage& order) {
   MutexLock lock(mu_);
-  return ending_.contains(job_id);
+  if (!ending_.contains(order.job_id())) return false;
+  postponed_[order.job_id()] = order;
+  return true;
 }
 
 void ParamStore::End(const std::string& job_id) {
@@ -254,6 +266,7 @@ void ParamStore::End(const std::string& job_id) {
   {
     MutexLock lock(mu_);
     refused_.erase(job_id);
+    postponed_.erase(job_id);
     const auto it = jobs_.find(job_id);
     if (it == jobs_.end() || stopping_) return;
     const std::shared_ptr<ShardJob> job = std::move(it->second);
@@ -270,11 +283,38 @@ void ParamStore::End(const std::string& job_id) {
 void ParamStore::Reap(const std::string& job_id, ShardJob& job) {
   job.Join();
   if (options_.metrics != nullptr) options_.metrics->Retire(job_id);
+  while (const auto order = Postponed(job_id)) {
+    auto options = OptionsFor(*order);
+    {
+      MutexLock lock(mu_);
+      const auto itself = ending_.find(job_id);
+      if (itself == ending_.end()) return;  // Shutdown joins this thread
+      const auto newest = postponed_.find(job_id);
+      if (newest == postponed_.end() || newest->second.shard() != order->shard() ||
+          newest->second.view().lineage() != order->view().lineage()) {
+        continue;  // EndJob or a newer order came meanwhile
+      }
+      postponed_.erase(newest);
+      // With the job, at once: from now on orders are for that one.
+      reaped_.push_back(std::move(itself->second));
+      ending_.erase(itself);
+      if (options.ok()) Begin(*order, *std::move(options));
+    }
+    if (!options.ok()) Refuse(*order, options.status());
+    return;
+  }
+}
+
+std::optional<node::v1::StartLineage> ParamStore::Postponed(const std::string& job_id) {
   MutexLock lock(mu_);
   const auto it = ending_.find(job_id);
-  if (it == ending_.end()) return;  // Shutdown joins this thread
+  if (it == ending_.end()) return std::nullopt;  // Shutdown joins this thread
+  if (const auto order = postponed_.find(job_id); order != postponed_.end() && !stopping_) {
+    return order->second;
+  }
   reaped_.push_back(std::move(it->second));
   ending_.erase(it);
+  return std::nullopt;
 }
 
 bool ParamStore::HoldsJobs() const {

@@ -8,12 +8,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "capstan/node/v1/node.pb.h"
 #include "exchange/shared/door.h"
 #include "exchange/transport/server_stream.h"
@@ -60,16 +62,23 @@ class ParamStore final : public exchange::JobDirectory {
 
  private:
   void Start(const node::v1::StartLineage& order) ABSL_LOCKS_EXCLUDED(mu_);
-  // The job's, made where it is new. Null: it was refused, and its state says why; or the one of
-  // that id that ended is not through with its files, and the order will be repeated.
-  std::shared_ptr<ShardJob> JobFor(const node::v1::StartLineage& order) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<ShardJobOptions> OptionsFor(const node::v1::StartLineage& order) const;
+  // The job begins with this lineage, except if there is one of its id.
+  void Begin(const node::v1::StartLineage& order, ShardJobOptions options)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The job's next lineage, if the order makes sense.
+  void Tell(ShardJob& job, const node::v1::StartLineage& order) const;
   void Refuse(const node::v1::StartLineage& order, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<ShardJob> Find(const std::string& job_id) ABSL_LOCKS_EXCLUDED(mu_);
-  bool IsEnding(const std::string& job_id) ABSL_LOCKS_EXCLUDED(mu_);
+  // If the one of that id that ended is not through with its files: keeps the order until it is.
+  bool Postpone(const node::v1::StartLineage& order) ABSL_LOCKS_EXCLUDED(mu_);
   void End(const std::string& job_id) ABSL_LOCKS_EXCLUDED(mu_);
-  // On a thread of `ending_`.
+  // On a thread of `ending_`, as Postponed. Begins the job that was postponed meanwhile.
   void Reap(const std::string& job_id, ShardJob& job) ABSL_LOCKS_EXCLUDED(mu_);
+  // nullopt: there is none, and the thread's place in `ending_` is free.
+  std::optional<node::v1::StartLineage> Postponed(const std::string& job_id)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   const ParamStoreOptions options_;
   const std::unique_ptr<exchange::shared::Door> door_;  // null: no shared memory
@@ -82,6 +91,8 @@ class ParamStore final : public exchange::JobDirectory {
   // Jobs that ended and whose files or series are still in use. Not reported: the coordinator need
   // not wait for a disk. None begins again meanwhile: two of one id would share log and series.
   std::map<std::string, std::thread> ending_ ABSL_GUARDED_BY(mu_);
+  // By job that is ending, the newest order to begin it again.
+  std::map<std::string, node::v1::StartLineage> postponed_ ABSL_GUARDED_BY(mu_);
   std::vector<std::thread> reaped_ ABSL_GUARDED_BY(mu_);  // through; to be joined
 };
 

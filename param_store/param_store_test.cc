@@ -395,6 +395,91 @@ TEST_F(ShardTest, ItsJobsAreReportedAfterItsStreamsHaveEnded) {
   EXPECT_EQ(store.FindJob("t-1"), nullptr);
 }
 
+// Shards were moved: what was shard 1 of 2 is the only one now. An old order does not bring the old number back.
+TEST_F(ShardTest, AProcessTakesAnotherNumberWithANewLineage) {
+  StartAll(2);
+  Open(1, v1::STREAM_KIND_DATA, 0);
+  const common::v1::View before = view_;
+  view_.set_lineage(2);
+  view_.set_generation(2);
+  common::v1::ShardRoute only = before.shards(1);
+  only.set_index(0);
+  only.set_first_chunk(0);
+  only.set_chunk_count(layout_->chunk_count());
+  view_.clear_shards();
+  *view_.add_shards() = only;
+  const auto order = [this](int32_t number) {
+    node::v1::ConnectResponse message;
+    node::v1::StartLineage& start = *message.mutable_start_lineage();
+    start.set_job_id("t-1");
+    start.set_shard(number);
+    start.set_resolved_spec(bytes_);
+    start.set_spec_digest(digest_);
+    *start.mutable_view() = view_;
+    shards_[1].store->OnMessage(message);
+  };
+  order(0);
+  const auto state = [this] {
+    const node::v1::Heartbeat heartbeat = shards_[1].store->MakeHeartbeat();
+    return heartbeat.shards_size() == 1 ? heartbeat.shards(0) : node::v1::ShardState();
+  };
+  // Without a second order.
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (!(state().ready() && state().lineage() == 2) && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_EQ(state().shard(), 0);
+  EXPECT_TRUE(state().has_lead());
+  runs_[1] = {0, layout_->chunk_count()};
+  std::vector<float> got(layout_->total_floats());
+  Pull(Open(1, v1::STREAM_KIND_DATA, 0, -1, /*lineage=*/2), 1, 0, got);
+  view_ = before;
+  order(1);
+  EXPECT_EQ(state().shard(), 0);
+  EXPECT_EQ(state().lineage(), 2);
+}
+
+// The coordinator repeats its order while the old one ends, so that two threads want to begin the next one.
+TEST_F(ShardTest, AnOrderThatIsRepeatedWhileTheOldOneEndsBeginsOneJob) {
+  StartAll(2);
+  const common::v1::View before = view_;
+  const auto order = [this](int32_t number, int64_t lineage) {
+    node::v1::ConnectResponse message;
+    node::v1::StartLineage& start = *message.mutable_start_lineage();
+    start.set_job_id("t-1");
+    start.set_shard(number);
+    start.set_resolved_spec(bytes_);
+    start.set_spec_digest(digest_);
+    *start.mutable_view() = view_;
+    start.mutable_view()->set_lineage(lineage);
+    start.mutable_view()->set_generation(lineage);
+    return message;
+  };
+  const auto state = [this] {
+    const node::v1::Heartbeat heartbeat = shards_[1].store->MakeHeartbeat();
+    return heartbeat.shards_size() == 1 ? heartbeat.shards(0) : node::v1::ShardState();
+  };
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  for (int64_t lineage = 2; lineage < 60; ++lineage) {
+    const auto number = static_cast<int32_t>(lineage % 2);
+    const node::v1::ConnectResponse message = order(number, lineage);
+    do {
+      shards_[1].store->OnMessage(message);
+      ASSERT_LT(absl::Now(), deadline) << "lineage " << lineage;
+    } while (state().lineage() != lineage);
+    EXPECT_EQ(state().shard(), number);
+  }
+  // The end of the job takes away what waits for the end of the one before.
+  shards_[1].store->OnMessage(order(0, 60));
+  node::v1::ConnectResponse end;
+  end.mutable_end_job()->set_job_id("t-1");
+  shards_[1].store->OnMessage(end);
+  EXPECT_FALSE(shards_[1].store->HoldsJobs());
+  absl::SleepFor(absl::Milliseconds(300));
+  EXPECT_FALSE(shards_[1].store->HoldsJobs());
+  view_ = before;
+}
+
 TEST_F(ShardTest, ANewLineageEndsTheStreamsOfTheOld) {
   StartAll(1);
   Call& old = Open(0, v1::STREAM_KIND_DATA, 0);

@@ -32,10 +32,10 @@ absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
   namespace spec = training::spec;
   const auto resolved = spec::ParseResolved(resolved_spec, spec_digest);
   if (!resolved.ok()) return resolved.status();
-  if (!spec::UsesShards(*resolved) || shard < 0 || shard >= resolved->num_shards()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shard: got ", shard, ", the job has ", resolved->num_shards()));
+  if (!spec::UsesShards(*resolved)) {
+    return absl::InvalidArgumentError(absl::StrCat("shard: got ", shard, ", the job has none"));
   }
+  if (shard < 0) return absl::InvalidArgumentError(absl::StrCat("shard: got ", shard));
   auto layout = spec::MakeLayout(*resolved);
   if (!layout.ok()) return layout.status();
   auto samples = spec::MakeSamplePlan(*resolved);
@@ -52,7 +52,6 @@ absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
   return ShardJobOptions{.plan = {.job_id = resolved->job_id(),
                                   .spec_digest = std::string(spec_digest),
                                   .shard = shard,
-                                  .num_shards = resolved->num_shards(),
                                   .total_steps = resolved->total_steps(),
                                   .evaluate_every_steps = evaluate_every,
                                   .layout = *std::move(layout),
@@ -363,7 +362,7 @@ void ShardJob::Publish() {
   CloseStuckReaders();
   metrics_.Update(core_, ResidentBytes(), static_cast<int>(pulls));
   node::v1::ShardState state = core_.State(published_at_);
-  *state.mutable_load() = load_.Report(published_at_);
+  *state.mutable_load() = load_.Report(published_at_, core_.lineage(), core_.version());
   state.set_files_way(job_files_.way());
   state.mutable_load()->set_resident_bytes(ResidentBytes().total());
   MutexLock lock(mu_);

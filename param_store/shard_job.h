@@ -61,7 +61,7 @@ struct ShardJobOptions {
 };
 
 // Reads the parts of a resolved spec that a shard needs. InvalidArgument: what ParseResolved says,
-// a spec without shards, a shard that the job has not.
+// a spec without shards, a number below 0. The view says how many shards a lineage has.
 absl::StatusOr<ShardJobOptions> ReadJob(absl::string_view resolved_spec,
                                         absl::string_view spec_digest, int32_t shard);
 

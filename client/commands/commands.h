@@ -30,6 +30,7 @@ void AddCheckpoint(Command parent, Action& slot);  // checkpoint and its sub-com
 void AddAdmin(Command parent, Action& slot);       // node, healthcheck, log-level
 void AddDoctor(Command parent, Action& slot);      // doctor
 void AddTop(Command parent, Action& slot);         // top, shards
+void AddShard(Command parent, Action& slot);       // shard add, drain, move
 void AddPage(Command parent, Action& slot);        // page
 void AddBackup(Command parent, Action& slot);      // backup, restore
 void AddModel(Command parent, Action& slot);       // model list, describe, export

@@ -157,5 +157,28 @@ TEST(TopTextTest, NodesShardsAndJobsAreTablesAndUnknownIsADash) {
   EXPECT_THAT(NodeText(gpus), HasSubstr("Devices    cuda:0  free\n           cuda:1  toy-1\n"));
 }
 
+TEST(TopTextTest, TheBalanceIsOfTheTrafficPerStep) {
+  job::v1::Job job;
+  job.set_job_id("toy-1");
+  const auto add = [&job](int64_t bytes, int64_t steps) {
+    job::v1::Member& shard = *job.add_shards();
+    shard.set_index(job.shards_size() - 1);
+    shard.mutable_load()->set_traffic_bytes(bytes);
+    shard.mutable_load()->set_traffic_steps(steps);
+  };
+  add(30000, 100);
+  EXPECT_THAT(ShardsText({job}, false, 0), Not(HasSubstr("balance")));  // of one
+  add(20000, 200);                                                      // its report is newer
+  const std::string text = ShardsText({job}, false, 0);
+  EXPECT_THAT(text, HasSubstr("75.0%"));
+  EXPECT_THAT(text,
+              HasSubstr("toy-1: balance 1.500, the traffic of the busiest shard over the mean\n"));
+  const auto json = nlohmann::json::parse(ShardsJson({job}));
+  EXPECT_EQ(json[1]["traffic_share"], 0.25);
+  EXPECT_EQ(json[1]["job_balance"], 1.5);
+  add(100, 3);  // it has just begun
+  EXPECT_THAT(ShardsText({job}, false, 0), Not(HasSubstr("balance")));
+}
+
 }  // namespace
 }  // namespace capstan::client

@@ -97,6 +97,35 @@ void AddNode(const job::v1::NodeInfo& node, const std::vector<job::v1::Job>& job
   }
 }
 
+// The reports of shards are of different steps. After so many, one more or less makes no difference.
+constexpr int64_t kFewestSteps = 20;
+
+// What a shard sends and receives in a step. 0: not known yet.
+double TrafficPerStep(const job::v1::Member& shard) {
+  const common::v1::ShardLoad& load = shard.load();
+  if (load.traffic_steps() < kFewestSteps) return 0;
+  return static_cast<double>(load.traffic_bytes()) / static_cast<double>(load.traffic_steps());
+}
+
+// Of all shards of a job: their traffic per step, and that of the busiest one over the mean. 0: not known
+// of all of them yet.
+struct Traffic {
+  double sum = 0;
+  double balance = 0;
+};
+Traffic TrafficOf(const job::v1::Job& job) {
+  Traffic traffic;
+  double most = 0;
+  for (const job::v1::Member& shard : job.shards()) {
+    const double its = TrafficPerStep(shard);
+    if (its <= 0) return {};
+    traffic.sum += its;
+    most = std::max(most, its);
+  }
+  if (traffic.sum > 0) traffic.balance = most * job.shards_size() / traffic.sum;
+  return traffic;
+}
+
 }  // namespace
 
 std::string BytesText(double bytes) {
@@ -146,11 +175,19 @@ std::string TopJson(const job::v1::ListNodesResponse& nodes,
 }
 
 std::string ShardsText(const std::vector<job::v1::Job>& jobs, bool wide, int width) {
-  std::vector<std::string> head = {"SHARD",    "JOB",    "NODE",     "STATE",  "VERSION",  "CHUNKS",
-                                   "RESIDENT", "PUSH/S", "P99 PUSH", "PULL/S", "P99 PULL", "WIRE"};
+  std::vector<std::string> head = {"SHARD",    "JOB",      "NODE",   "STATE",    "VERSION",
+                                   "CHUNKS",   "RESIDENT", "PUSH/S", "P99 PUSH", "PULL/S",
+                                   "P99 PULL", "SHARE",    "WIRE"};
   if (wide) head.push_back("ADDRESS");
   TextTable table(head);
+  std::string balances;
   for (const job::v1::Job& job : jobs) {
+    const Traffic traffic = TrafficOf(job);
+    if (traffic.balance > 0 && job.shards_size() > 1) {
+      absl::StrAppend(&balances, job.job_id(), ": balance ",
+                      absl::StrFormat("%.3f", traffic.balance),
+                      ", the traffic of the busiest shard over the mean\n");
+    }
     for (const job::v1::Member& shard : job.shards()) {
       const common::v1::ShardLoad& load = shard.load();
       const common::v1::ShardRoute& route = shard.route();
@@ -168,21 +205,28 @@ std::string ShardsText(const std::vector<job::v1::Job>& jobs, bool wide, int wid
           Milliseconds(load.has_push_p99_seconds(), load.push_p99_seconds()),
           Rate(load.has_pulls_per_second(), load.pulls_per_second()),
           Milliseconds(load.has_pull_p99_seconds(), load.pull_p99_seconds()),
+          traffic.sum > 0 ? absl::StrFormat("%.1f%%", 100 * TrafficPerStep(shard) / traffic.sum)
+                          : "",
           Wire(load)};
       if (wide) row.push_back(route.address());
       table.Add(std::move(row));
     }
   }
-  return table.Text(width);
+  return table.Text(width) + balances;
 }
 
 std::string ShardsJson(const std::vector<job::v1::Job>& jobs) {
   Json out = Json::array();
   for (const job::v1::Job& job : jobs) {
+    const Traffic traffic = TrafficOf(job);
     for (const job::v1::Member& shard : job.shards()) {
       Json one = {{"job_id", job.job_id()}};
       one.update(services::ProtoJson(shard));
       one.erase("devices");
+      if (traffic.sum > 0) {
+        one["traffic_share"] = TrafficPerStep(shard) / traffic.sum;
+        one["job_balance"] = traffic.balance;
+      }
       out.push_back(std::move(one));
     }
   }

@@ -24,7 +24,8 @@ std::string TopText(const job::v1::ListNodesResponse& nodes, const std::vector<j
 // The same as one object with "cluster", "nodes" and "jobs", which contain their shards.
 std::string TopJson(const job::v1::ListNodesResponse& nodes, const std::vector<job::v1::Job>& jobs);
 
-// Where the shards of `jobs` are, and what they do. `wide`: with addresses.
+// Where the shards of `jobs` are, and what they do. `wide`: with addresses. Shares of a job's traffic are of
+// the lineage at hand.
 std::string ShardsText(const std::vector<job::v1::Job>& jobs, bool wide, int width);
 std::string ShardsJson(const std::vector<job::v1::Job>& jobs);
 

@@ -21,7 +21,6 @@ using common::v1::JOB_STATE_FAILED;
 using common::v1::JOB_STATE_PENDING;
 using common::v1::JOB_STATE_SUSPENDED;
 constexpr int kMaxWorkers = 1024;
-constexpr int kMaxShards = 256;
 constexpr int kMaxMaxRestarts = 1000;
 absl::Status Ended(const Job& job) {
   if (!job.ended()) {
@@ -268,6 +267,21 @@ void ChangeDesk::Change(Job& job, const job::v1::UpdateJobRequest& request, Repl
     job.AddEvent(ctx_.wall(), "Updated", absl::StrCat("max_restarts ", request.max_restarts()));
     ctx_.Changed(job);
   }
+  reply.response = std::move(response);
+}
+
+void ChangeDesk::Change(Job& job, const job::v1::MoveShardRequest& request, Reply& reply) {
+  if (job.ended()) {
+    reply.status = Ended(job);
+    return;
+  }
+  const absl::StatusOr<int64_t> order = mover_.Order(job, request.move());
+  if (!order.ok()) {
+    reply.status = order.status();
+    return;
+  }
+  job::v1::MoveShardResponse response;
+  response.set_order_id(*order);
   reply.response = std::move(response);
 }
 

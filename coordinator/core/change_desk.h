@@ -1,4 +1,5 @@
-// What people change in a job that is there: suspend, resume, retry, update, delete a checkpoint.
+// What people change in a job that is there: suspend, resume, retry, update, move a shard, delete a
+// checkpoint.
 //
 // A change is durable before the lead is told. The lead picks its step and names it until it is journaled.
 // A new lineage gets the changes that its manifest lacks, with the step of those that had one.
@@ -13,6 +14,7 @@
 #include "coordinator/core/job_folders.h"
 #include "coordinator/core/job_run.h"
 #include "coordinator/core/job_states.h"
+#include "coordinator/core/shard_mover.h"
 #include "coordinator/core/types.h"
 
 namespace capstan::coordinator::core {
@@ -20,8 +22,9 @@ namespace capstan::coordinator::core {
 // Not thread-safe. Borrows the parts that it is made of.
 class ChangeDesk {
  public:
-  ChangeDesk(CoreContext& ctx, JobStates& states, JobFolders& folders, JobRun& run)
-      : ctx_(ctx), states_(states), folders_(folders), run_(run) {}
+  ChangeDesk(CoreContext& ctx, JobStates& states, JobFolders& folders, ShardMover& mover,
+             JobRun& run)
+      : ctx_(ctx), states_(states), folders_(folders), mover_(mover), run_(run) {}
 
   void Handle(const Control& control);
   void Handle(const CheckpointRemoved& removed);
@@ -32,10 +35,12 @@ class ChangeDesk {
   void Change(Job& job, const job::v1::ResumeJobRequest& request, Reply& reply);
   void Change(Job& job, const job::v1::RetryJobRequest& request, Reply& reply);
   void Change(Job& job, const job::v1::UpdateJobRequest& request, Reply& reply);
+  void Change(Job& job, const job::v1::MoveShardRequest& request, Reply& reply);
 
   CoreContext& ctx_;
   JobStates& states_;
   JobFolders& folders_;
+  ShardMover& mover_;
   JobRun& run_;
 };
 

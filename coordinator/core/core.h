@@ -13,6 +13,7 @@
 //                      another one comes, in the same lineage, since the shards hold the version
 //   a shard is lost    RECOVERING; a new lineage from the last manifest, counted as a restart
 //   a shard leaves     as a suspend; a new lineage from that version, no restart (departures.h)
+//   shards are moved   likewise, without leaving RUNNING (shard_mover.h)
 //   the task of a local job is lost   PENDING, back-off, a new lineage from the last manifest
 //   suspend            an order; its version is committed, the gang given back: SUSPENDED
 //
@@ -63,6 +64,7 @@
 #include "coordinator/core/recoveries.h"
 #include "coordinator/core/restorer.h"
 #include "coordinator/core/sender.h"
+#include "coordinator/core/shard_mover.h"
 #include "coordinator/core/submissions.h"
 #include "coordinator/core/types.h"
 
@@ -124,7 +126,8 @@ class CoordinatorCore {
   JobStates states_{ctx_};
   JobFolders folders_{ctx_};
   CheckpointDesk checkpoints_{ctx_, states_, folders_};
-  Recoveries recoveries_{ctx_, states_};
+  ShardMover mover_{ctx_, states_};
+  Recoveries recoveries_{ctx_, states_, mover_};
   Losses losses_{ctx_, states_, recoveries_};
   Generations generations_{ctx_};
   PaceDealer pace_{ctx_, generations_};
@@ -136,9 +139,9 @@ class CoordinatorCore {
   JobRun run_{ctx_,  states_, folders_, checkpoints_, recoveries_, generations_,
               pace_, lanes_,  sender_,  filler_,      departures_};
   JobQueue queue_{ctx_, states_, filler_, run_};
-  Heartbeats heartbeats_{ctx_, states_, losses_, reports_, run_};
+  Heartbeats heartbeats_{ctx_, states_, recoveries_, losses_, reports_, run_};
   mutable NodeDesk node_desk_{ctx_, losses_, run_, heartbeats_, departures_};
-  ChangeDesk changes_{ctx_, states_, folders_, run_};
+  ChangeDesk changes_{ctx_, states_, folders_, mover_, run_};
   Forgetting forgetting_{ctx_, folders_};
   Submissions submissions_{ctx_, folders_, run_};
   Journaling journaling_{ctx_};

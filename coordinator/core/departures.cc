@@ -13,6 +13,7 @@
 #include "coordinator/core/reasons.h"
 #include "coordinator/core/scheduling.h"
 #include "coordinator/scheduler/gang.h"
+#include "services/check/mutant.h"
 
 namespace capstan::coordinator::core {
 namespace {
@@ -25,6 +26,13 @@ bool HasNotBegun(const Job& job) {
   });
 }
 
+// A move that is under way takes it away from where it is.
+bool IsMoved(const Job& job, const Shard& shard) {
+  const JobChange* const change = job.changes().Move();
+  return change != nullptr && change->move->change() != job::v1::SHARD_CHANGE_ADD &&
+         change->move->shard() == shard.index;
+}
+
 }  // namespace
 
 std::set<int32_t> Departures::LeavingShards(const Job& job) {
@@ -34,7 +42,7 @@ std::set<int32_t> Departures::LeavingShards(const Job& job) {
     if (shard.lost || node == nullptr || node->lost()) continue;
     if (node->leaving()) {
       leaving.insert(shard.index);
-    } else if (node->drained()) {
+    } else if (node->drained() && !IsMoved(job, shard)) {
       drained.insert(shard.index);
     }
   }
@@ -63,6 +71,7 @@ void Departures::AdvanceLeaving(Job& job) {
   });
   if (HasNotBegun(job)) return LetGo(job, leaving);
   if (job.lead().suspended() || job.changes().HandOverOrdered()) {
+    // A move that was under way before has no clock of its own: nobody has to leave for it.
     const absl::Duration waited = job.changes().HandOverFor(ctx_.now());
     if (!must && waited >= ctx_.options().hand_over_limit) LetGo(job, leaving);
     // No task computes the step that the order waits for.
@@ -94,8 +103,8 @@ void Departures::OrderHandOver(Job& job, const std::string& type, const std::str
 
 void Departures::AdvanceLaneMoves(Job& job) {
   if (job.LanesAreFixed() && !job.shards().empty() && !job.recovery().wanted() &&
-      job.changes().HandOverOrdered() && !job.SuspendOrdered() && LeavingShards(job).empty() &&
-      job.standing().Has(kCheckpointDegraded) &&
+      job.changes().HandOverOrdered() && job.changes().Move() == nullptr && !job.SuspendOrdered() &&
+      LeavingShards(job).empty() && job.standing().Has(kCheckpointDegraded) &&
       job.changes().HandOverFor(ctx_.now()) >= ctx_.options().hand_over_limit) {
     // The version cannot be saved, and nobody computes on it: the steps since the last checkpoint are lost.
     return GoOnWithout(job);
@@ -146,6 +155,14 @@ void Departures::GoOnWithout(Job& job) {
       losses_.LoseTask(job, job.tasks()[static_cast<size_t>(index)],
                        {.why = "its node is drained", .reason = "", .drained = true});
     }
+  }
+  if (!job.recovery().wanted() && job.changes().Move() != nullptr) {
+    job.recovery().Want(Recovery::Cause::kOther, ctx_.now());  // at once: the job stays RUNNING
+    job.waiting().Excuse(ctx_.now());
+    ctx_.Changed(job);
+    return;
+  }
+  if (job.LanesAreFixed()) {
     if (!job.recovery().wanted())
       recoveries_.RecoverFreely(job, kLanesMove, "lanes move between workers");
     return;
@@ -186,10 +203,9 @@ void Departures::ReleaseDrained(Job& job) {
 void Departures::AdvanceSuspend(Job& job) {
   if (!job.lead().suspended() || job.lead().complete()) return;
   const SavedManifest* last = job.checkpoints().Last();
-  if (last == nullptr || last->saved.lineage() != job.view().lineage() ||
-      last->saved.step() != job.lead().step()) {
-    return;
-  }
+  const bool saved = last != nullptr && last->saved.lineage() == job.view().lineage() &&
+                     last->saved.step() == job.lead().step();
+  if (!saved && !(CAPSTAN_MUTANT("moved_before_saved") && job.changes().Move() != nullptr)) return;
   bool by_person = false;
   bool by_hand_over = false;
   for (const JobChange& change : job.changes()) {

@@ -71,6 +71,7 @@ v1::DurableJob FactsOf(const Job& job) {
     *to->mutable_order() = change.order;
     to->set_lineage(change.lineage);
     to->set_hand_over(change.hand_over);
+    if (change.move.has_value()) *to->mutable_move() = *change.move;
   }
   out.set_on_gpus(job.members().on_gpus());
   if (job.spec_changed()) out.set_changed_spec(job.spec().SerializeAsString());
@@ -249,7 +250,9 @@ absl::StatusOr<std::unique_ptr<Job>> FromDurable(const v1::DurableJob& durable,
   if (durable.has_max_restarts()) max_restarts = durable.max_restarts();
   job.restarts().Load(durable.restarts(), durable.restart_step(), max_restarts);
   for (const v1::DurableOrder& from : durable.orders()) {
-    job.changes().Load({from.order(), from.lineage(), from.hand_over()});
+    JobChange change{from.order(), from.lineage(), from.hand_over()};
+    if (from.has_move()) change.move = from.move();
+    job.changes().Load(change);
   }
   job.set_wound_down(durable.wound_down());
   LoadProgress(durable.progress(), durable.recover(), now, wall, job);

@@ -79,6 +79,7 @@ void Heartbeats::OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbeat) {
                        : job->members().FindShard(state.shard(), node.name(), node.incarnation());
     if (shard == nullptr) {
       if (job == nullptr && Spared(node, state.job_id())) continue;
+      if (job != nullptr && IsRenumbered(node, *job, state)) continue;
       strays.insert(state.job_id());
       StopStray(node, state.job_id(), /*is_task=*/false);
       continue;
@@ -188,6 +189,17 @@ void Heartbeats::SettleMembers(Node& node, Job& job) {
     if (!shard.gone) anything = true;
   }
   if (!anything) node.RemoveJob(job.id());
+}
+
+// Its number is another one since shards were moved. The StartLineage of that one ends it, if that lineage is
+// above its own. The record may have been put back from a copy: then the job goes on above both.
+bool Heartbeats::IsRenumbered(const Node& node, Job& job, const node::v1::ShardState& state) {
+  const Shard* const now = job.members().FindShardOn(node.name(), node.incarnation());
+  if (job.resting() || now == nullptr) return false;
+  if (job.unread() || state.lineage() < job.view().lineage()) return true;
+  if (state.lineage() == job.view().lineage()) return false;
+  recoveries_.BeginAbove(job, state.lineage(), NameOf(*now));
+  return state.lineage() <= job.lineages().HighestKnown();
 }
 
 void Heartbeats::StopStray(Node& node, const std::string& job_id, bool is_task) {

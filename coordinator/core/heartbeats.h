@@ -10,15 +10,21 @@
 #include "coordinator/core/job_states.h"
 #include "coordinator/core/losses.h"
 #include "coordinator/core/member_reports.h"
+#include "coordinator/core/recoveries.h"
 
 namespace capstan::coordinator::core {
 
 // Not thread-safe. Borrows the parts that it is made of.
 class Heartbeats {
  public:
-  Heartbeats(CoreContext& ctx, JobStates& states, Losses& losses, MemberReports& reports,
-             JobRun& run)
-      : ctx_(ctx), states_(states), losses_(losses), reports_(reports), run_(run) {}
+  Heartbeats(CoreContext& ctx, JobStates& states, Recoveries& recoveries, Losses& losses,
+             MemberReports& reports, JobRun& run)
+      : ctx_(ctx),
+        states_(states),
+        recoveries_(recoveries),
+        losses_(losses),
+        reports_(reports),
+        run_(run) {}
 
   // A heartbeat is complete: what it does not name is not there.
   void OnHeartbeat(Node& node, const node::v1::Heartbeat& heartbeat);
@@ -30,6 +36,8 @@ class Heartbeats {
  private:
   // After a heartbeat: which members are gone, because they were stopped or by themselves.
   void SettleMembers(Node& node, Job& job);
+  // A shard of the job is in that process, under another number than it reports.
+  bool IsRenumbered(const Node& node, Job& job, const node::v1::ShardState& state);
   // The node has something of a job that has no business there.
   void StopStray(Node& node, const std::string& job_id, bool is_task);
   // A journal that lost the job, or a wrong state folder, would else end work that is good.
@@ -37,6 +45,7 @@ class Heartbeats {
 
   CoreContext& ctx_;
   JobStates& states_;
+  Recoveries& recoveries_;
   Losses& losses_;
   MemberReports& reports_;
   JobRun& run_;

@@ -13,9 +13,22 @@ void MakeCheckpoint(node::v1::Order& order) {
   order.set_checkpoint(true);
 }
 
+std::string MoveText(const job::v1::ShardMove& move) {
+  const std::string on = move.node().empty() ? "" : absl::StrCat(" on node ", move.node());
+  switch (move.change()) {
+    case job::v1::SHARD_CHANGE_ADD:
+      return absl::StrCat("add a shard", on);
+    case job::v1::SHARD_CHANGE_DRAIN:
+      return absl::StrCat("drain shard ", move.shard());
+    default:
+      return absl::StrCat("move shard ", move.shard(), " to node ", move.node());
+  }
+}
+
 }  // namespace
 
 std::string ChangeText(const JobChange& change) {
+  if (change.move.has_value()) return MoveText(*change.move);
   if (change.hand_over) return "hand-over";
   switch (change.order.what_case()) {
     case node::v1::Order::kLearningRate:
@@ -36,10 +49,11 @@ JobChange* JobChanges::Find(int64_t id) {
   return &changes_[static_cast<size_t>(id - 1)];
 }
 
-int64_t JobChanges::Add(node::v1::Order order, bool hand_over) {
+int64_t JobChanges::Add(node::v1::Order order, bool hand_over,
+                        std::optional<job::v1::ShardMove> move) {
   const auto id = static_cast<int64_t>(changes_.size()) + 1;
   order.set_id(id);
-  changes_.push_back({std::move(order), 0, hand_over});
+  changes_.push_back({std::move(order), 0, hand_over, std::move(move)});
   GiveAtOnce();
   return id;
 }
@@ -48,6 +62,13 @@ bool JobChanges::HandOverOrdered() const {
   return std::any_of(changes_.begin(), changes_.end(), [](const JobChange& change) {
     return change.hand_over && change.order.suspend();
   });
+}
+
+const JobChange* JobChanges::Move() const {
+  const auto it = std::find_if(changes_.begin(), changes_.end(), [](const JobChange& change) {
+    return change.move.has_value() && change.order.suspend();
+  });
+  return it == changes_.end() ? nullptr : &*it;
 }
 
 absl::Duration JobChanges::HandOverFor(absl::Duration now) {

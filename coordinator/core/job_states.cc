@@ -42,6 +42,8 @@ void JobStates::Fail(Job& job, const std::string& reason, const std::string& mes
 
 void JobStates::End(Job& job, common::v1::JobState state, const std::string& reason,
                     const std::string& message) {
+  DropMove(job, "the job ends first");
+  if (state != JOB_STATE_SUCCEEDED) KeepNumberOfShards(job);  // it may be tried again
   job.waiting().SayNothing();
   job.clock().Pause(ctx_.now());
   job.recovery().Clear();
@@ -64,6 +66,8 @@ void JobStates::End(Job& job, common::v1::JobState state, const std::string& rea
 
 void JobStates::Rest(Job& job, common::v1::JobState state, const std::string& reason,
                      const std::string& message) {
+  DropMove(job, "the job gives its gang back first");
+  KeepNumberOfShards(job);
   job.recovery().Clear();
   job.members().EndProbe();
   job.members().ForgetBreak();
@@ -109,6 +113,26 @@ void JobStates::Requeued(Job& job, const std::string& type) {
   ctx_.Reschedule();
 }
 
+void JobStates::DropMove(Job& job, const std::string& why) {
+  const JobChange* const change = job.changes().Move();
+  if (change == nullptr) return;
+  job.AddEvent(ctx_.wall(), "ShardsStay", absl::StrCat("order ", change->order.id(), ": ", why));
+  job.changes().AnswerHandOvers();
+}
+
+// While a job runs, its resolved spec has the number that its first gang had: members know the job by the
+// spec's digest, and each view has the shards. Now no member of this gang goes on. A job that rests already
+// may have been given another number since, and still have the members of its last gang.
+void JobStates::KeepNumberOfShards(Job& job) {
+  if (job.resting()) return;
+  const auto shards = static_cast<int32_t>(job.shards().size());
+  if (!job.resolved().has_value() || shards == 0 || job.resolved()->num_shards() == shards) return;
+  job::v1::ResolvedSpec resolved = *job.resolved();
+  resolved.set_num_shards(shards);
+  resolved.mutable_spec()->mutable_resources()->set_num_shards(shards);
+  SealResolved(job, std::move(resolved));
+}
+
 bool JobStates::InManifestLimit(const Job& job) const {
   return job.link().WritingFor(ctx_.options().manifest_limit, ctx_.now());
 }
@@ -132,8 +156,9 @@ void JobStates::SealResolved(Job& job, job::v1::ResolvedSpec resolved) {
   ctx_.Changed(job);
 }
 
-int64_t JobStates::AddChange(Job& job, node::v1::Order order, bool hand_over) {
-  const int64_t id = job.changes().Add(std::move(order), hand_over);
+int64_t JobStates::AddChange(Job& job, node::v1::Order order, bool hand_over,
+                             std::optional<job::v1::ShardMove> move) {
+  const int64_t id = job.changes().Add(std::move(order), hand_over, std::move(move));
   job.AddEvent(ctx_.wall(), "OrderGiven",
                absl::StrCat("order ", id, ": ", ChangeText(*job.changes().Find(id))));
   ctx_.Changed(job);

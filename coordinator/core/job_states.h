@@ -3,6 +3,7 @@
 #define CAPSTAN_COORDINATOR_CORE_JOB_STATES_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "coordinator/core/core_context.h"
@@ -41,9 +42,15 @@ class JobStates {
   // The resolved spec was made or changed: it gets its bytes and its digest.
   void SealResolved(Job& job, job::v1::ResolvedSpec resolved);
   // The answer is its id. It is durable before the lead is told.
-  int64_t AddChange(Job& job, node::v1::Order order, bool hand_over = false);
+  int64_t AddChange(Job& job, node::v1::Order order, bool hand_over = false,
+                    std::optional<job::v1::ShardMove> move = std::nullopt);
 
  private:
+  // A move of shards that is under way is overtaken: people are told that nothing comes of it.
+  void DropMove(Job& job, const std::string& why);
+  // The job stops running: the next gang has as many shards as this one has now, after moves.
+  void KeepNumberOfShards(Job& job);
+
   CoreContext& ctx_;
 };
 

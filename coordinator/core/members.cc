@@ -67,6 +67,26 @@ void Members::ReplaceShard(int32_t index, Node& node, const std::string& job_id)
   shards_[static_cast<size_t>(index)] = ShardOn(index, node, job_id);
 }
 
+void Members::RemoveShard(int32_t index) {
+  const Shard last = shards_.back();
+  shards_.pop_back();
+  if (index == static_cast<int32_t>(shards_.size())) return;
+  Shard& shard = shards_[static_cast<size_t>(index)];
+  shard = {};
+  shard.index = index;
+  shard.node = last.node;
+  shard.host = last.host;
+  shard.incarnation = last.incarnation;
+  shard.address = last.address;
+}
+
+const Shard* Members::FindShardOn(const std::string& node, int64_t incarnation) const {
+  const auto it = std::find_if(shards_.begin(), shards_.end(), [&](const Shard& shard) {
+    return shard.node == node && shard.incarnation == incarnation;
+  });
+  return it == shards_.end() ? nullptr : &*it;
+}
+
 void Members::Clear() {
   tasks_.clear();
   shards_.clear();

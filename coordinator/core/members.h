@@ -104,6 +104,10 @@ class Members {
   void AddShard(Node& node, const std::string& job_id);
   // Another process in place of a lost shard.
   void ReplaceShard(int32_t index, Node& node, const std::string& job_id);
+  // The last shard gets its index, and has told nothing under it yet.
+  void RemoveShard(int32_t index);
+  // A shard of that process, whatever its index; null: there is none.
+  const Shard* FindShardOn(const std::string& node, int64_t incarnation) const;
   void Clear();
 
   int living() const;  // tasks that are not lost

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -164,8 +165,13 @@ void Recoveries::AdvanceRecovery(Job& job) {
     for (const int32_t owner : owners) job.tasks()[static_cast<size_t>(owner)].dealt = true;
   }
   NoteResidualsLost(job);
+  // A move begins it while the job is RUNNING, or while it waits for a worker, which is no restart.
   const std::string& reason = job.standing().reason();
-  const bool is_restart = reason != kShardLeft && reason != kLanesMove;
+  const bool waited = reason == "WorkerLost" && job.changes().Move() != nullptr &&
+                      job.recovery().cause() == Recovery::Cause::kOther;
+  const bool is_restart = job.state() == JOB_STATE_RECOVERING && reason != kShardLeft &&
+                          reason != kLanesMove && !waited;
+  mover_.Apply(job);
   BeginLineage(job, owners);
   job.AddEvent(ctx_.wall(), "LineageStarted",
                absl::StrCat("lineage ", job.view().lineage(), " from ",
@@ -211,7 +217,7 @@ bool Recoveries::FindHomes(const Job& job, const std::set<int32_t>& going,
   }
   request.version = VersionOf(job, ctx_.nodes());
   request.exclude = StraysOf(ctx_.nodes())[job.id()];  // of a former shard
-  const auto found = scheduler::FindHomes(NodesOf(ctx_.nodes()), request);
+  const auto found = mover_.FindHomes(job, std::move(request));
   if (!found.has_value()) return false;
   for (const auto& [shard, node] : *found) (*homes)[shard] = ctx_.nodes().Find(node);
   return true;

@@ -15,13 +15,15 @@
 #include "coordinator/core/core_context.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/job_states.h"
+#include "coordinator/core/shard_mover.h"
 
 namespace capstan::coordinator::core {
 
 // Not thread-safe. Borrows the parts that it is made of.
 class Recoveries {
  public:
-  Recoveries(CoreContext& ctx, JobStates& states) : ctx_(ctx), states_(states) {}
+  Recoveries(CoreContext& ctx, JobStates& states, ShardMover& mover)
+      : ctx_(ctx), states_(states), mover_(mover) {}
 
   // The view, the base and everything that belongs to one lineage alone. The gang is in the job; `owners` has
   // the index of a task for each lane.
@@ -39,7 +41,8 @@ class Recoveries {
   void ForgiveRestarts(Job& job);
   // Begins the next lineage once its back-off is over and every shard has a home.
   void AdvanceRecovery(Job& job);
-  // Homes for the lost shards and for those of `going`. False: some would have none.
+  // Homes for the lost shards, except one that a move takes away, and for those of `going`. False: some would
+  // have none.
   bool FindHomes(const Job& job, const std::set<int32_t>& going, std::map<int32_t, Node*>* homes);
   // The base is damaged: the job goes on from the one before it, and no restart is counted. Without another
   // one it fails, because to begin anew would throw work away that a person may still save.
@@ -60,6 +63,7 @@ class Recoveries {
 
   CoreContext& ctx_;
   JobStates& states_;
+  ShardMover& mover_;
 };
 
 }  // namespace capstan::coordinator::core

@@ -55,11 +55,12 @@ struct Cancel {
   std::string job_id;
   Caller caller;
 };
-// SuspendJob, ResumeJob, RetryJob, UpdateJob or DeleteCheckpoint.
+// SuspendJob, ResumeJob, RetryJob, UpdateJob, MoveShard or DeleteCheckpoint.
 struct Control {
   CallId call = 0;
   std::variant<job::v1::SuspendJobRequest, job::v1::ResumeJobRequest, job::v1::RetryJobRequest,
-               job::v1::UpdateJobRequest, job::v1::DeleteCheckpointRequest>
+               job::v1::UpdateJobRequest, job::v1::MoveShardRequest,
+               job::v1::DeleteCheckpointRequest>
       request;
   Caller caller;
 };
@@ -196,7 +197,8 @@ struct Reply {
   absl::Status status;  // not OK: `response` is not set
   std::variant<std::monostate, job::v1::SubmitJobResponse, job::v1::CancelJobResponse,
                job::v1::SuspendJobResponse, job::v1::ResumeJobResponse, job::v1::RetryJobResponse,
-               job::v1::UpdateJobResponse, job::v1::DeleteCheckpointResponse>
+               job::v1::UpdateJobResponse, job::v1::MoveShardResponse,
+               job::v1::DeleteCheckpointResponse>
       response;
 };
 // Write `<folder>/manifest.json` for these files, then answer with ManifestWritten. The same

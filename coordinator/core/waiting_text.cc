@@ -215,6 +215,20 @@ std::string EndText(const Job& job, const NodeTable& nodes, absl::Duration now) 
   return whom.empty() ? "" : absl::StrCat("ending: ", absl::StrJoin(whom, "; "));
 }
 
+// The version that a suspend, a hand-over or a move of shards waits for.
+std::string SavingText(const Job& job, const NodeTable& nodes, absl::Duration now) {
+  const int64_t step = job.lead().step();
+  if (job.link().phase() != ManifestLink::Phase::kNone)
+    return absl::StrCat("the manifest of step ", step);
+  std::vector<std::string> whom;
+  for (const Shard& shard : job.shards()) {
+    if (job.written().Of(shard.index, step) == nullptr) {
+      whom.push_back(absl::StrCat("the files of ", Seen(job, nodes, shard, now)));
+    }
+  }
+  return whom.empty() ? "" : absl::StrCat("saving step ", step, ": ", absl::StrJoin(whom, "; "));
+}
+
 // "write /x: No space left on device" with what the system says in front: the rest may be cut off.
 std::string CauseFirst(const std::string& error) {
   const size_t at = error.rfind(": ");
@@ -268,6 +282,8 @@ std::string WaitingText(const Job& job, const NodeTable& nodes, absl::Duration n
     text = RecoveringText(job, nodes, now);
   } else if (job.lead().complete()) {
     text = EndText(job, nodes, now);
+  } else if (job.lead().suspended()) {
+    text = SavingText(job, nodes, now);
   } else {
     text = StepText(job, nodes, now);
   }

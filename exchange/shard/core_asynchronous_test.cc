@@ -19,7 +19,7 @@ class AsynchronousTest : public ShardCoreTest {
   void MakeAsynchronous(int32_t shard, int32_t num_shards, int64_t max_staleness,
                         int64_t total_steps = 4) {
     Make(shard, num_shards, total_steps);
-    ShardPlan plan = Plan(shard, num_shards, total_steps);
+    ShardPlan plan = Plan(shard, total_steps);
     plan.asynchronous = true;
     plan.max_staleness = max_staleness;
     plan.evaluate_every_steps = 0;

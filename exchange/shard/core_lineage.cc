@@ -16,12 +16,14 @@ namespace capstan::exchange::shard {
 void ShardCore::On(const StartLineage& event) {
   if (event.lineage <= lineage_) return;
   CAPSTAN_CHECK(event.run.chunk_count >= 1 && event.run.first_chunk >= 0 &&
-                event.run.end() <= plan_.layout.chunk_count());
+                event.run.end() <= plan_.layout.chunk_count() && plan_.shard < event.num_shards);
   CloseAll(absl::FailedPreconditionError(
       absl::StrCat("lineage ", lineage_, " is over, current ", event.lineage)));
   if (lineage_ > 0 && plan_.shard > 0) Emit(DropLead{});
   lineage_ = event.lineage;
   generation_ = event.generation;
+  if (num_shards_ == 0 || !CAPSTAN_MUTANT("shards_of_the_first_lineage"))
+    num_shards_ = event.num_shards;
   run_ = event.run;
   workers_ = event.workers;
   lane_owners_ = event.lane_owners;
@@ -156,7 +158,7 @@ void ShardCore::MakeLead(const std::optional<training::LeadSnapshot>& snapshot) 
   training::LeadOptions options;
   options.lineage = lineage_;
   options.total_steps = plan_.total_steps;
-  options.num_parts = plan_.num_shards;
+  options.num_parts = num_shards_;
   options.evaluate_every_steps = plan_.evaluate_every_steps;
   options.dynamic_loss_scale = plan_.dynamic_loss_scale;
   // The workers of an asynchronous job clip each lane's gradient by themselves.
@@ -170,8 +172,8 @@ void ShardCore::MakeLead(const std::optional<training::LeadSnapshot>& snapshot) 
   lead_.emplace(options, plan_.samples, plan_.evaluation, plan_.schedule, now_);
   if (snapshot.has_value()) lead_->Restore(*snapshot, now_);
   lead_->GiveOrders(std::exchange(orders_, {}));
-  shown_.assign(plan_.num_shards, -1);
-  readers_.assign(plan_.num_shards, {});
+  shown_.assign(num_shards_, -1);
+  readers_.assign(num_shards_, {});
 }
 
 void ShardCore::On(const GiveOrders& event) {

@@ -21,7 +21,7 @@ class CoreLineageTest : public ShardCoreTest {
   void ReadySaving(int64_t total_steps = 9, int64_t every = 2,
                    absl::Duration time = absl::InfiniteDuration()) {
     run_ = {0, 3};
-    ShardPlan plan = Plan(0, 1, total_steps);
+    ShardPlan plan = Plan(0, total_steps);
     plan.evaluate_every_steps = 0;
     plan.checkpoint_every_steps = every;
     plan.checkpoint_every = time;
@@ -154,6 +154,31 @@ LeadSnapshot AtTwo() {
   snapshot.applied_orders = {{4, Order::What::kLearningRate, 0.25, 1}};
   snapshot.learning_rate = 0.25;
   return snapshot;
+}
+
+// Shards were moved: this one is the lead of three, and was the lead of two. Whoever is in the next lineage
+// already tries again; it is not refused for good.
+TEST_F(CoreLineageTest, ALineageMayHaveAnotherNumberOfShards) {
+  Ready(/*shard=*/0, /*num_shards=*/2);
+  constexpr StreamId kShard2 = 14;
+  EXPECT_EQ(ClosedWith(Hello(kShard2, v1::STREAM_KIND_SHARD, 2, 0, /*lineage=*/2), kShard2),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ClosedWith(Hello(kShard2, v1::STREAM_KIND_SHARD, 2, 0), kShard2),
+            absl::StatusCode::kInvalidArgument);
+  num_shards_ = 3;
+  Start(2);
+  Load(2);
+  EXPECT_EQ(ClosedWith(Hello(kShard2, v1::STREAM_KIND_SHARD, 2, 0, /*lineage=*/2), kShard2),
+            absl::StatusCode::kOk);
+  EXPECT_EQ(core_->State(now_).waiting().parts_size(), 3);  // itself included
+}
+
+TEST_F(CoreLineageTest, SealsForANewLeadComeTooEarlyAndAreTriedAgain) {
+  Ready(/*shard=*/1, /*num_shards=*/2);
+  EXPECT_EQ(ClosedWith(Hello(kControl, v1::STREAM_KIND_CONTROL, 0, 0, /*lineage=*/2), kControl),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ClosedWith(Hello(kControl, v1::STREAM_KIND_CONTROL, 0, 0), kControl),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(CoreLineageTest, ALineageGoesOnFromAManifest) {

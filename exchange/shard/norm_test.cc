@@ -18,7 +18,7 @@ class NormTest : public ShardCoreTest {
   // and 2.
   void ReadyToClip(int32_t shard, double clip_norm) {
     Make(shard, 2);
-    ShardPlan plan = Plan(shard, 2, 4);
+    ShardPlan plan = Plan(shard, 4);
     plan.clip_norm = clip_norm;
     core_.emplace(std::move(plan));
     Start(1);
@@ -102,7 +102,7 @@ class TensorNormTest : public ShardCoreTest {
   void ReadyToMeasure(int32_t shard, bool scaled = false,
                       const std::optional<training::LeadSnapshot>& snapshot = std::nullopt) {
     Make(shard, 2);
-    ShardPlan plan = Plan(shard, 2, 4);
+    ShardPlan plan = Plan(shard, 4);
     plan.dynamic_loss_scale = scaled;
     plan.pieces = std::make_shared<const training::TensorPieces>(plan.layout);
     core_.emplace(std::move(plan));
@@ -151,7 +151,7 @@ TEST_F(TensorNormTest, ACheckpointSaysHowManyStepsWereApplied) {
   snapshot.samples_used = 0;
   for (int64_t step = 0; step < 2; ++step) {
     for (int32_t lane = 0; lane < 2; ++lane) {
-      snapshot.samples_used += Plan(1, 2, 4).samples.LaneSampleCount(step, lane);
+      snapshot.samples_used += Plan(1, 4).samples.LaneSampleCount(step, lane);
     }
   }
   snapshot.skipped_steps = 1;

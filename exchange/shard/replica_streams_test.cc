@@ -18,7 +18,7 @@ class ReplicaStreamsTest : public ShardCoreTest {
  protected:
   void Begin(bool replicas = true) {
     Make(0, 1);
-    ShardPlan plan = Plan(0, 1, 20);
+    ShardPlan plan = Plan(0, 20);
     plan.evaluate_every_steps = 0;
     plan.replicas = replicas;
     core_.emplace(std::move(plan));

@@ -26,7 +26,7 @@ ShardCore::ShardCore(ShardPlan plan, ShardTimes times)
       schedule_(plan_.schedule),
       staleness_(plan_.asynchronous ? kStalenessCounts : 0),
       lane_times_(plan_.asynchronous ? times.late_asynchronous : times.late) {
-  CAPSTAN_CHECK(plan_.shard >= 0 && plan_.shard < plan_.num_shards && plan_.total_steps >= 1);
+  CAPSTAN_CHECK(plan_.shard >= 0 && plan_.total_steps >= 1);
 }
 
 Effects ShardCore::Step(const Event& event, absl::Duration now) {
@@ -46,14 +46,6 @@ absl::Status ShardCore::CheckHello(const StreamOpened& hello) const {
   if (hello.spec_digest != plan_.spec_digest) {
     return absl::FailedPreconditionError("spec_digest: not that of this job");
   }
-  if (hello.kind == v1::STREAM_KIND_SHARD) {
-    if (plan_.shard != 0 || hello.index < 1 || hello.index >= plan_.num_shards) {
-      return absl::InvalidArgumentError(absl::StrCat("index: shard ", hello.index, " to shard ",
-                                                     plan_.shard, " of ", plan_.num_shards));
-    }
-  } else if (hello.kind == v1::STREAM_KIND_CONTROL && plan_.shard != 0) {
-    return absl::InvalidArgumentError("kind: seals go to shard 0");
-  }
   if (hello.lineage < 1) {
     return absl::InvalidArgumentError(absl::StrCat("lineage: got ", hello.lineage, ", want >= 1"));
   }
@@ -64,6 +56,15 @@ absl::Status ShardCore::CheckHello(const StreamOpened& hello) const {
   if (hello.lineage > lineage_) {
     return absl::UnavailableError(
         absl::StrCat("lineage ", hello.lineage, " is not known here yet, current ", lineage_));
+  }
+  // Only now: another lineage may have other numbers of shards, and another lead.
+  if (hello.kind == v1::STREAM_KIND_SHARD) {
+    if (plan_.shard != 0 || hello.index < 1 || hello.index >= num_shards_) {
+      return absl::InvalidArgumentError(absl::StrCat("index: shard ", hello.index, " to shard ",
+                                                     plan_.shard, " of ", num_shards_));
+    }
+  } else if (hello.kind == v1::STREAM_KIND_CONTROL && plan_.shard != 0) {
+    return absl::InvalidArgumentError("kind: seals go to shard 0");
   }
   if (hello.kind != v1::STREAM_KIND_SHARD &&
       std::find(workers_.begin(), workers_.end(), hello.index) == workers_.end()) {
@@ -365,7 +366,7 @@ void ShardCore::Decide() {
     Emit(SendDecision{id, decision, held});
     if (CAPSTAN_MUTANT("decision_sent_is_shown")) shown_[stream.index] = decision.step + 1;
   }
-  if (plan_.num_shards > 1) repeat_decision_at_ = now_ + times_.repeat;
+  if (num_shards_ > 1) repeat_decision_at_ = now_ + times_.repeat;
   Emit(LogStep{
       decided->line});  // before WriteFiles, so that the log is whole once the files are there
   Publish(decision, held);
@@ -414,7 +415,7 @@ Held ShardCore::ChooseHeld(const Decision& decision) const {
     }
   };
   add(ReadersNow());
-  for (int32_t shard = 1; shard < plan_.num_shards; ++shard) add(readers_[shard]);
+  for (int32_t shard = 1; shard < num_shards_; ++shard) add(readers_[shard]);
   if (held_in_use) {
     slow.insert(held_version_.slow_ranks.begin(), held_version_.slow_ranks.end());
     return {held_version_.version, {slow.begin(), slow.end()}};
@@ -574,7 +575,7 @@ void ShardCore::On(const Tick&) {
     for (const auto& [id, stream] : streams_) {
       if (stream.kind == v1::STREAM_KIND_SHARD && stream.open) RepeatDecision(id, stream);
     }
-    for (int32_t shard = 1; shard < plan_.num_shards; ++shard) {
+    for (int32_t shard = 1; shard < num_shards_; ++shard) {
       if (shown_[shard] < version_) repeat_decision_at_ = now_ + times_.repeat;
     }
   }

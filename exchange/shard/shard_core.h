@@ -64,7 +64,6 @@ struct ShardPlan {
   std::string job_id;
   std::string spec_digest;  // 32 bytes
   int32_t shard = 0;
-  int32_t num_shards = 1;
   int64_t total_steps = 0;
   int64_t evaluate_every_steps = 0;
   training::FlatLayout layout;
@@ -240,6 +239,7 @@ class ShardCore {
 
   int64_t lineage_ = 0;
   int64_t generation_ = 0;
+  int32_t num_shards_ = 0;  // of the lineage
   training::ChunkRun run_;
   std::vector<int32_t> workers_;
   std::vector<int32_t> lane_owners_;

@@ -89,7 +89,7 @@ struct Refusal {
 TEST_F(ShardCoreTest, TheLeadSendsTheLossScaleWithTheWeights) {
   for (const int32_t shard : {0, 1}) {
     Make(shard, 2);
-    ShardPlan plan = Plan(shard, 2);
+    ShardPlan plan = Plan(shard);
     plan.dynamic_loss_scale = true;
     core_.emplace(std::move(plan));
     Start(1);
@@ -165,7 +165,7 @@ TEST_F(ShardCoreTest, AFrameThatBeginsHereAndEndsElsewhereIsRefused) {
 // 5 samples in batches of 4: the second step has one, so lane 1 is empty in it.
 TEST_F(ShardCoreTest, APastStepMayHaveHadLanesThatThisOneLacks) {
   Make(0, 1);
-  ShardPlan plan = Plan(0, 1);
+  ShardPlan plan = Plan(0);
   plan.samples = *training::SamplePlan::Create({.dataset_size = 5, .global_batch = 4, .lanes = 2});
   core_.emplace(std::move(plan));
   Start(1);
@@ -269,7 +269,7 @@ TEST_F(ShardCoreTest, ANonFiniteStepIsSkippedAndPublished) {
 // A lane leaves by itself if gradients are compressed, in words.
 TEST_F(ShardCoreTest, ACompressedFrameHasTheSizeOfItsFormatAndOneLane) {
   Make(0, 1);
-  ShardPlan plan = Plan(0, 1);
+  ShardPlan plan = Plan(0);
   plan.gradient_format = {.encoding = training::GradientEncoding::kTwoBit};
   core_.emplace(std::move(plan));
   Start(1);

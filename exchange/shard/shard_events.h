@@ -46,6 +46,7 @@ struct VersionReaders {
 struct StartLineage {
   int64_t lineage = 0;
   int64_t generation = 0;
+  int32_t num_shards = 1;               // of this lineage
   training::ChunkRun run;               // of this shard, not empty, inside the layout
   std::vector<int32_t> workers;         // ranks that may open streams
   std::vector<int32_t> lane_owners;     // one rank per lane

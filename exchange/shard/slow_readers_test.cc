@@ -19,7 +19,7 @@ class SlowReaderTest : public ShardCoreTest {
  protected:
   void Begin(int32_t shard, int32_t num_shards) {
     Make(shard, num_shards);
-    ShardPlan plan = Plan(shard, num_shards, 20);
+    ShardPlan plan = Plan(shard, 20);
     plan.evaluate_every_steps = 0;
     core_.emplace(std::move(plan));
     Start(1);
@@ -33,6 +33,7 @@ class SlowReaderTest : public ShardCoreTest {
   void StartOver(int64_t lineage) {
     Do(StartLineage{.lineage = lineage,
                     .generation = 9,
+                    .num_shards = num_shards_,
                     .run = run_,
                     .workers = {0, 1},
                     .lane_owners = {0, 0}});

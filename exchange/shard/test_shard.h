@@ -19,7 +19,7 @@ inline constexpr StreamId kShard1 = 13;   // SHARD of shard 1
 
 // A model of 3 chunks of 4096 floats: two weights whose slots fill them. Two lanes, two workers, 8
 // samples in batches of 4: two steps an epoch. One evaluation block of one sample per lane.
-inline ShardPlan Plan(int32_t shard, int32_t num_shards, int64_t total_steps = 4) {
+inline ShardPlan Plan(int32_t shard, int64_t total_steps = 4) {
   training::TensorSpec weight;
   weight.name = "fc.weight";
   weight.shape = {3, 4096};
@@ -33,7 +33,6 @@ inline ShardPlan Plan(int32_t shard, int32_t num_shards, int64_t total_steps = 4
   return ShardPlan{.job_id = "j1",
                    .spec_digest = std::string(32, 'd'),
                    .shard = shard,
-                   .num_shards = num_shards,
                    .total_steps = total_steps,
                    .evaluate_every_steps = 2,
                    .layout = *training::FlatLayout::Create({weight}, /*chunk_floats=*/4096),
@@ -70,7 +69,8 @@ inline absl::StatusCode ClosedWith(const Effects& effects, StreamId stream) {
 class ShardCoreTest : public testing::Test {
  protected:
   void Make(int32_t shard, int32_t num_shards, int64_t total_steps = 4) {
-    core_.emplace(Plan(shard, num_shards, total_steps));
+    core_.emplace(Plan(shard, total_steps));
+    num_shards_ = num_shards;
     run_ = num_shards == 1 ? training::ChunkRun{0, 3}
                            : (shard == 0 ? training::ChunkRun{0, 1} : training::ChunkRun{1, 2});
   }
@@ -78,6 +78,7 @@ class ShardCoreTest : public testing::Test {
   Effects Start(int64_t lineage) {
     return Do(StartLineage{.lineage = lineage,
                            .generation = lineage,
+                           .num_shards = num_shards_,
                            .run = run_,
                            .workers = {0, 1},
                            .lane_owners = {0, 1}});
@@ -128,6 +129,7 @@ class ShardCoreTest : public testing::Test {
   }
 
   std::optional<ShardCore> core_;
+  int32_t num_shards_ = 1;
   training::ChunkRun run_;
   absl::Duration now_ = absl::ZeroDuration();
 };

@@ -176,8 +176,12 @@ class Nodes {
         }
         return Order<job::v1::RetryJobRequest>(caller, bytes);
       }
-      default:
+      default: {
+        job::v1::MoveShardRequest request;  // likewise
+        const bool parsed = request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+        if (parsed && request.has_move()) return Order<job::v1::MoveShardRequest>(caller, bytes);
         return Order<job::v1::UpdateJobRequest>(caller, bytes);
+      }
     }
   }
 

@@ -21,6 +21,7 @@ namespace capstan::model {
 //   I8   the weights of manifests are those of an undisturbed run
 //   I9   an order takes effect once
 //   I10  a replica has the weights and the state of each shard that is at its version
+//   I11  a move of shards loses no step that a living shard has
 //   AHEAD, DEC  a frame is never ahead of its shard, a decision never ahead of a shard's sum
 //
 // `max_states`: after this many states the search ends, and `complete` is false.

@@ -58,6 +58,20 @@ TEST(ModelTest, TheProtocolHasNoViolation) {
         .checkpoints = 2,
         .order = Order::kStop,
         .crashes = 1}},
+      {"a shard is moved, two workers",
+       {.lanes = 2, .steps = 3, .order = Order::kMove, .moved = 2, .wipes = 1}},
+      {"the lead is moved, and a crash",
+       {.lanes = 2,
+        .workers = 1,
+        .steps = 3,
+        .checkpoints = 2,
+        .order = Order::kMove,
+        .moved = 1,
+        .crashes = 1}},
+      {"both shards are moved, a worker is suspected",
+       {.lanes = 2, .order = Order::kMove, .moved = 3, .suspicions = 1, .wipes = 1}},
+      {"replicas, a shard is moved",
+       {.lanes = 2, .steps = 3, .order = Order::kMove, .moved = 2, .replicas = true}},
       {"a manifest is refused, a crash",
        {.lanes = 2, .workers = 1, .steps = 3, .checkpoints = 6, .crashes = 1, .refusals = 1}},
       {"a shard is replaced while it lives",
@@ -140,6 +154,7 @@ TEST(ModelTest, EveryRuleTakenAwayIsMissed) {
   const World dies = {.deaths = 1, .wipes = 1};
   const World crash = {.lanes = 2, .workers = 1, .checkpoints = 2, .crashes = 1};
   const World order = {.lanes = 2, .workers = 1, .order = Order::kRate, .crashes = 1};
+  const World move = {.lanes = 2, .steps = 3, .order = Order::kMove, .moved = 2, .suspicions = 1};
   const World back = {.lanes = 2, .steps = 3, .replicas = true, .suspicions = 2};
   const World later = {
       .lanes = 2, .workers = 1, .steps = 3, .checkpoints = 2, .replicas = true, .crashes = 1};
@@ -185,6 +200,9 @@ TEST(ModelTest, EveryRuleTakenAwayIsMissed) {
        with({.lanes = 2, .workers = 1, .steps = 1, .crashes = 1}, Bug::kDoneBeforeManifest)},
       {"an order at another step", "I8", with(order, Bug::kOrderAtAnotherStep)},
       {"an order's report of an older lineage", "I8", with(order, Bug::kOrderReportOfOldLineage)},
+      {"a move before the version is saved", "I11", with(move, Bug::kMovedBeforeSaved)},
+      {"a move with the lead's file alone", "I8", with(move, Bug::kMovedWithOneFile)},
+      {"weights survive a move", "I6", with(move, Bug::kWeightsSurviveLineage)},
       {"a sum on any version", "I10", with(back, Bug::kSumOnAnyVersion)},
       {"a sum is applied twice", "I10", with(back, Bug::kSumTwice)},
       {"a sum whose room has the next step's", "I10", with(back, Bug::kSumOfReusedRoom)},

@@ -113,7 +113,11 @@ void Protocol::Decide(Emitter& emit) {
     }
     const bool order = n.order_pending == 1 || (n.order_pending == 2 && n.order_at == n.version);
     const int rate = n.rate + (order && world_.order == Order::kRate ? 1 : 0);
-    const bool stop = n.version + 1 == world_.steps || (order && world_.order == Order::kStop);
+    // In the lineage of the move and after it, the order is a checkpoint.
+    const Coordinator& c = emit.core().coordinator;
+    const bool ends = world_.order == Order::kStop ||
+                      (world_.order == Order::kMove && (c.moved == 0 || n.lineage < c.moved));
+    const bool stop = n.version + 1 == world_.steps || (order && ends);
     // One checkpoint is in flight at most. The last version does not wait for it.
     const bool save =
         stop || ((world_.checkpoints >> (n.version + 1) & 1) != 0 && n.files[0].stage == 0);
@@ -162,6 +166,7 @@ void Protocol::Commit(Emitter& emit) {
     }
   }
   if (c.manifests == kMaxManifests) return;
+  CommitOneFile(emit);
   std::vector<Message> files;
   for (const uint64_t bits : emit.from().network) {
     if (Unpack(bits).type == Type::kFiles) files.push_back(Unpack(bits));
@@ -198,6 +203,26 @@ void Protocol::Commit(Emitter& emit) {
       if (m.lineage == c.lineage || to.done != 0) CheckManifest(c, m);
       emit.Go(std::move(next), "commit the manifest", 0, m.lineage, m.version);
     }
+  }
+}
+
+// The bug kMovedWithOneFile: the other part is that of the lineage's base.
+void Protocol::CommitOneFile(Emitter& emit) {
+  const Coordinator& c = emit.core().coordinator;
+  if (!world_.has(Bug::kMovedWithOneFile) || !MoveIsDue(c)) return;
+  for (const uint64_t bits : emit.from().network) {
+    const Message a = Unpack(bits);
+    if (a.type != Type::kFiles || a.c != 0 || a.a != c.lineage) continue;
+    Manifest m = c.manifest[c.base[c.lineage]];
+    m.lineage = static_cast<uint8_t>(a.a);
+    m.version = static_cast<uint8_t>(a.b);
+    m.order_step = static_cast<uint8_t>(a.d >> 4);
+    m.weights[0] = static_cast<Id>(a.e);
+    if (m.order_step == kNever || m.version != m.order_step + 1) continue;
+    State next = emit.from();
+    Coordinator& to = next.core.coordinator;
+    to.manifest[to.manifests++] = m;
+    emit.Go(std::move(next), "commit a manifest with one file", 0, m.lineage, m.version);
   }
 }
 
@@ -275,6 +300,10 @@ void Protocol::Reassign(Emitter& emit) {
   }
 }
 
+bool Protocol::MoveIsDue(const Coordinator& c) const {
+  return world_.order == Order::kMove && c.order != 0 && c.moved == 0;
+}
+
 int Protocol::NewestManifest(const Coordinator& c) const {
   if (world_.has(Bug::kManifestByHighestStep)) {
     int best = 0;
@@ -296,6 +325,10 @@ void Protocol::StartLineage(Emitter& emit, int moved_slots, int base, bool fault
   Coordinator& n = next.core.coordinator;
   ++n.generation;
   ++n.lineage;
+  if (MoveIsDue(c)) {  // for whatever reason the lineage begins
+    n.moved = n.lineage;
+    moved_slots |= world_.moved;
+  }
   n.place[n.lineage] = static_cast<uint8_t>(c.place[c.lineage] ^ moved_slots);
   n.base[n.lineage] = static_cast<uint8_t>(base);
   for (int slot = 0; slot < 2; ++slot)
@@ -311,6 +344,20 @@ void Protocol::StartLineage(Emitter& emit, int moved_slots, int base, bool fault
   }
 }
 
+// The manifest of the version at which the order to move has ended the present lineage. -1: there is none.
+int Protocol::EndOfLineage(const Core& core) const {
+  const Coordinator& c = core.coordinator;
+  if (world_.has(Bug::kMovedBeforeSaved)) {
+    const Shard& lead = core.shard[Placed(c, c.lineage, 0)];
+    return lead.lineage == c.lineage && lead.order_step != kNever ? NewestManifest(c) : -1;
+  }
+  for (int i = 1; i < c.manifests; ++i) {
+    const Manifest& m = c.manifest[i];
+    if (m.lineage == c.lineage && m.order_step != kNever && m.version == m.order_step + 1) return i;
+  }
+  return -1;
+}
+
 void Protocol::BeginLineages(Emitter& emit) {
   const Core& core = emit.core();
   const Coordinator& c = core.coordinator;
@@ -324,6 +371,13 @@ void Protocol::BeginLineages(Emitter& emit) {
     Violate("I5: a lineage begins from a manifest of another history than it continues");
   if (lost && !world_.has(Bug::kSameLineageAfterCrash)) {
     StartLineage(emit, 0, base, false);
+  } else if (const int end = MoveIsDue(c) ? EndOfLineage(core) : -1; end >= 0) {
+    for (int slot = 0; slot < 2; ++slot) {
+      const Shard& n = core.shard[Placed(c, c.lineage, slot)];
+      if (n.lineage == c.lineage && n.version > c.manifest[end].version)
+        Violate("I11: a move loses a step that a living shard has");
+    }
+    StartLineage(emit, 0, end, false);
   } else if (core.budget.restarts > 0) {
     State less = emit.from();
     --less.core.budget.restarts;

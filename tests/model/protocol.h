@@ -31,7 +31,8 @@ inline constexpr int kMaxLineages = 8;
 inline constexpr int kMaxManifests = 10;
 inline constexpr uint8_t kNever = 15;  // for a step or a version
 
-enum class Order : uint8_t { kNone, kRate, kStop };
+// kMove: the lineage ends as with kStop, and the next one has other processes in World::moved.
+enum class Order : uint8_t { kNone, kRate, kStop, kMove };
 
 // The removal of one rule.
 enum class Bug : uint8_t {
@@ -66,6 +67,8 @@ enum class Bug : uint8_t {
   kSumTwice,                 // U3: a sum that arrives again is applied again
   kSumOfReusedRoom,          // U2: a sum is read when it is sent, and the room has the next step's
   kWholeWithoutState,        // U2: a version comes without the state of the optimizer
+  kMovedBeforeSaved,         // a move begins its lineage as soon as the one before has ended
+  kMovedWithOneFile,         // ... as soon as the lead has written its file
   kSumsAlone,                // U2: a shard sends a whole version only when its lineage begins
 };
 
@@ -79,6 +82,7 @@ struct World {
   int nonfinite_step = -1;     // lane 1 is not finite there, in the chunk of shard 1 and its seal
   int evaluated_version = -1;  // in two blocks, of the owners of lanes 0 and 1
   Order order = Order::kNone;  // that a person gives at any time
+  int moved = 0;               // for kMove: bit s, the shard in slot s goes to another process
   bool free_bits = false;      // D0: a lane's bits depend on who computes it
   bool replicas = false;       // update_on_kvstore: false; workers update, too
   // Faults. Each happens at most this often.
@@ -163,7 +167,7 @@ struct Coordinator {  // durable
   uint8_t order_step = 0;
   uint8_t manifests = 0;
   uint8_t done = 0;
-  uint8_t spare = 0;
+  uint8_t moved = 0;  // the lineage that the move took effect with; 0: not yet
   uint8_t owner[kMaxLanes] = {};
   uint8_t place[kMaxLineages] = {};  // by lineage: bit s is the process in slot s
   uint8_t base[kMaxLineages] = {};   // by lineage: a manifest
@@ -235,10 +239,13 @@ class Protocol {
   void Decide(Emitter& emit);
   void WriteFiles(Emitter& emit);
   void Commit(Emitter& emit);
+  void CommitOneFile(Emitter& emit);
   void Reassign(Emitter& emit);
   void BeginLineages(Emitter& emit);
   void Faults(Emitter& emit);
   void StartLineage(Emitter& emit, int moved_slots, int base, bool fault);
+  bool MoveIsDue(const Coordinator& c) const;
+  int EndOfLineage(const Core& core) const;
   int NewestManifest(const Coordinator& c) const;
   bool Lacks(const Core& core, int lane) const;
 

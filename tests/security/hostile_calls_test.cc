@@ -344,7 +344,7 @@ TEST_F(HostileCallsTest, Row3AnotherUsersJobIsSeenAndLeftAlone) {
   const std::string refusal =
       absl::StrCat("7 job ", submitted.job_id(), " is ann's, not bob's; an admin may, too");
   for (const char* method : {"CancelJob", "SuspendJob", "ResumeJob", "RetryJob", "UpdateJob",
-                             "StreamLogs", "VerifyCheckpoint"}) {
+                             "MoveShard", "StreamLogs", "VerifyCheckpoint"}) {
     EXPECT_EQ(Answer(bob, absl::StrCat("/capstan.job.v1.JobService/", method).c_str(), named),
               refusal)
         << method;

@@ -446,6 +446,8 @@ void Cluster::CheckEnd() {
                        : coordinator_->GetJob(job_id_);
   if (!job.ok()) return Violation("an accepted job is lost");
   result_.job = *job;
+  for (const job::v1::Event& event : job->events())
+    result_.moves += event.type() == "ShardsMoved" ? 1 : 0;
   CheckForgotten();
   if (job->state() == common::v1::JOB_STATE_FAILED && job->reason() == "CheckpointCorrupt" &&
       plan_.has(FaultClass::kDamage) && NoCheckpointIsWhole()) {
@@ -479,6 +481,7 @@ WorldResult Cluster::Run() {
   StartCoordinator();
   queue_.After(absl::ZeroDuration(), [this] { Submit(); });
   PlanOrders();
+  PlanMoves();
   PlanFaults();
   const absl::Duration end = queue_.now() + plan_.fault_time + kLimit;
   absl::Duration quiet_at = absl::InfiniteDuration();

@@ -29,10 +29,10 @@ namespace capstan::sim {
 
 inline constexpr absl::Duration kHeartbeat = absl::Milliseconds(200);
 
-// Ids of the client's calls. Order i of the plan has kFirstOrder + i. Passing job i has
+// Ids of the client's calls. Order i of the plan has kFirstOrder + i, move i kFirstMove + i. Passing job i has
 // kPassSubmit + i and kPassCancel + i.
 inline constexpr coordinator::core::CallId kSubmit = 1, kResume = 2, kFirstOrder = 100,
-                                           kPassSubmit = 1000, kPassCancel = 2000;
+                                           kFirstMove = 500, kPassSubmit = 1000, kPassCancel = 2000;
 inline constexpr char kPassing[] = "passing";  // the name of jobs that are cancelled at once
 inline constexpr char kGone[] = "gone";        // the host that goes away for good
 
@@ -139,6 +139,11 @@ class Cluster {
   void NoteOrders(const coordinator::core::Job& job);
   void CheckOrders(const coordinator::core::Job& job);
 
+  // cluster_moves.cc
+  void PlanMoves();
+  void Move(size_t move);
+  void NoteMove(const coordinator::core::Reply& reply);
+
   // cluster_faults.cc
   void PlanFaults();
   void Befall(const Fault& fault);
@@ -173,6 +178,7 @@ class Cluster {
   std::map<coordinator::core::SessionId, std::shared_ptr<Connection>> sessions_;
   std::string job_id_;                                      // empty: no submission was answered yet
   std::vector<bool> answered_;                              // for each order of the plan
+  std::vector<bool> moved_;                                 // likewise for each move: accepted
   absl::Duration suspended_at_ = absl::InfiniteDuration();  // when the client saw it
   std::map<int64_t, int64_t> told_steps_;            // order id -> the step reported to people
   std::map<int64_t, std::string> assignments_;       // generation -> lane owners

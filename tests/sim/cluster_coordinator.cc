@@ -185,6 +185,7 @@ void Cluster::CarryOut(const core::Effect& effect) {
   } else if (const auto* e = std::get_if<core::Reply>(&effect)) {
     CAPSTAN_CHECK(e->status.ok() || e->call != kSubmit);
     if (e->call >= kPassSubmit) return NotePassing(*e);
+    if (e->call >= kFirstMove) return NoteMove(*e);
     if (e->call >= kFirstOrder) answered_[static_cast<size_t>(e->call - kFirstOrder)] = true;
     if (const auto* submitted = std::get_if<job::v1::SubmitJobResponse>(&e->response)) {
       if (!job_id_.empty() && job_id_ != submitted->job_id()) Violation("two jobs of one request");
@@ -295,7 +296,7 @@ absl::Status Cluster::WriteManifestFile(const core::WriteManifest& write) {
     if (HexOfSha256(*bytes) != hex && !plan_.has(FaultClass::kDamage))
       Violation(absl::StrCat(write.folder, "/", file.name(), ": other bytes than reported"));
   }
-  if (shard_files != std::max(1, coordinator_->Peek(write.job_id)->resolved()->num_shards()))
+  if (shard_files != std::max(1, coordinator_->Peek(write.job_id)->view().shards_size()))
     Violation("a manifest that does not name every shard's file");
   if (!absl::EndsWith(write.folder, absl::StrCat("/", write.lineage, "-", write.step)))
     Violation(

@@ -453,6 +453,15 @@ TEST(MutantsTest, WithoutHeldVersionsAThinLinkCarriesNone) {
   EXPECT_LT(RunWith("slow_readers_are_cut_off", ThinLinkPlan(1)).late_versions, 2);
 }
 
+// A move that does not wait for the manifest begins from an older one. A lead that goes by the shards of its
+// first lineage does not wait for a new one.
+TEST(MutantsTest, MovesOfShardsLoseStepsWithoutTheirRules) {
+  const Plan plan = MovesPlan(1);
+  EXPECT_EQ(RunWith("", plan).decided, plan.steps);
+  EXPECT_GT(RunWith("moved_before_saved", plan).decided, plan.steps);
+  EXPECT_NE(RunApart("shards_of_the_first_lineage", plan), Ending::kClean);
+}
+
 // Without the check of headers, a sum is added under another node, or a seal has other content.
 TEST(MutantsTest, WithoutChecksOfHeadersTheBitsDiffer) {
   int found = 0;

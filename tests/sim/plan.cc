@@ -345,6 +345,38 @@ std::vector<ShardLeave> DrawLeaves(const Plan& plan) {
   return leaves;
 }
 
+Plan MovesPlan(uint64_t seed) {
+  Plan plan;
+  plan.seed = seed;
+  plan.shards = 2;
+  plan.spare_shards = 2;
+  plan.steps = 60;  // about 0.1 s each
+  plan.fault_time = absl::Seconds(6);
+  Random random(seed * 7919 + 3);
+  constexpr job::v1::ShardChange kChanges[] = {
+      job::v1::SHARD_CHANGE_ADD, job::v1::SHARD_CHANGE_DRAIN, job::v1::SHARD_CHANGE_MOVE};
+  for (int i = 0; i < 3; ++i) {
+    plan.moves.push_back({.at = absl::Seconds(1 + i) + random.Between(Ms(0), Ms(500)),
+                          .change = kChanges[i],
+                          .shard = static_cast<int>(random.Below(6))});
+  }
+  return plan;
+}
+
+std::vector<PlannedMove> DrawMoves(const Plan& plan) {
+  Random random(plan.seed * 7919 + 5);
+  constexpr job::v1::ShardChange kChanges[] = {
+      job::v1::SHARD_CHANGE_ADD, job::v1::SHARD_CHANGE_DRAIN, job::v1::SHARD_CHANGE_MOVE};
+  std::vector<PlannedMove> moves;
+  const int64_t count = 2 + random.Below(4);
+  for (int64_t i = 0; i < count; ++i) {
+    moves.push_back({.at = random.Between(Ms(50), plan.fault_time / 2),
+                     .change = kChanges[random.Below(3)],
+                     .shard = static_cast<int>(random.Below(12))});
+  }
+  return moves;
+}
+
 Plan ThinLinkPlan(uint64_t seed) {
   Plan plan;
   plan.seed = seed;
@@ -404,6 +436,10 @@ std::string ToString(const Plan& plan) {
                     " leaves within ", absl::FormatDuration(leave.grace), " for ",
                     absl::FormatDuration(leave.away));
   }
+  for (const PlannedMove& move : plan.moves) {
+    absl::StrAppend(&text, "\n  ", absl::FormatDuration(move.at), " ",
+                    job::v1::ShardChange_Name(move.change), " of shard ", move.shard);
+  }
   for (const PlannedOrder& order : plan.orders) {
     absl::StrAppend(&text, "\n  ", absl::FormatDuration(order.at), " order: ");
     switch (order.what) {
@@ -444,6 +480,11 @@ Plan Shrink(Plan plan, const std::function<bool(const Plan&)>& fails, int max_ru
   for (size_t i = 0; i < plan.faults.size();) {
     Plan smaller = plan;
     smaller.faults.erase(smaller.faults.begin() + static_cast<int64_t>(i));
+    if (!keep_if_failing(std::move(smaller))) ++i;
+  }
+  for (size_t i = 0; i < plan.moves.size();) {
+    Plan smaller = plan;
+    smaller.moves.erase(smaller.moves.begin() + static_cast<int64_t>(i));
     if (!keep_if_failing(std::move(smaller))) ++i;
   }
   for (size_t i = 0; i < plan.orders.size();) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "capstan/job/v1/job_service.pb.h"
 #include "tests/sim/fault_class.h"
 #include "tests/sim/network.h"
 #include "tests/sim/toy.h"
@@ -41,6 +42,13 @@ struct ShardLeave {
   int shard = 0;
   absl::Duration grace;
   absl::Duration away;
+};
+
+// A person's order to move a shard, which is repeated until it is accepted.
+struct PlannedMove {
+  absl::Duration at;  // since the start
+  job::v1::ShardChange change = job::v1::SHARD_CHANGE_ADD;
+  int shard = 0;  // of as many as the job has then
 };
 
 struct Fault {
@@ -90,6 +98,7 @@ struct Plan {
   std::vector<Fault> faults;
   std::vector<PlannedOrder> orders;
   std::vector<ShardLeave> leaves;                // DrawPlan draws none
+  std::vector<PlannedMove> moves;                // likewise
   absl::Duration fault_time = absl::Seconds(3);  // then everything heals
 
   bool has(FaultClass what) const;
@@ -115,6 +124,10 @@ Plan LeavesPlan(uint64_t seed);
 // One to three leaves within the time of faults. They depend on the seed and not on the plan's
 // other faults.
 std::vector<ShardLeave> DrawLeaves(const Plan& plan);
+// No faults. A shard is added, one is drained, and one is moved. There are two shards and two spare ones.
+Plan MovesPlan(uint64_t seed);
+// Two to five moves within the time of faults. They depend on the seed and not on the plan's other faults.
+std::vector<PlannedMove> DrawMoves(const Plan& plan);
 // For people: a line for the cluster and a line for each fault.
 std::string ToString(const Plan& plan);
 

@@ -45,6 +45,10 @@ SimShard::~SimShard() {
 
 void SimShard::OnStartLineage(const node::v1::StartLineage& message) {
   const auto& route = message.view().shards(message.shard());
+  if (core_ != nullptr && core_->plan().spec_digest == message.spec_digest() &&
+      core_->plan().shard != message.shard() && message.view().lineage() > core_->lineage()) {
+    OnEndJob();  // it has another number, like JobFor in param_store/param_store.cc
+  }
   lead_address_ = message.view().shards(0).address();
   if (core_ == nullptr) {
     auto spec = training::spec::ParseResolved(message.resolved_spec(), message.spec_digest());
@@ -55,7 +59,6 @@ void SimShard::OnStartLineage(const node::v1::StartLineage& message) {
     core::ShardPlan plan{.job_id = message.job_id(),
                          .spec_digest = message.spec_digest(),
                          .shard = message.shard(),
-                         .num_shards = spec_.num_shards(),
                          .total_steps = spec_.total_steps(),
                          .evaluate_every_steps = spec_.evaluate_every_steps(),
                          .layout = layout,
@@ -77,11 +80,12 @@ void SimShard::OnStartLineage(const node::v1::StartLineage& message) {
                                            .replicas = core_->plan().replicas});
   } else if (core_->plan().spec_digest != message.spec_digest() ||
              core_->plan().shard != message.shard()) {
-    return;  // like JobFor in param_store/param_store.cc
+    return;  // likewise
   }
   core::StartLineage event;
   event.lineage = message.view().lineage();
   event.generation = message.view().generation();
+  event.num_shards = message.view().shards_size();
   event.run = {route.first_chunk(), route.chunk_count()};
   event.workers = RanksOf(message.view());
   event.lane_owners.assign(message.view().lane_owners().begin(),

@@ -305,6 +305,38 @@ TEST(SimulationTest, ShardsThatLeaveAmongFaultsGiveTheSameBits) {
   EXPECT_GT(left, 100);
 }
 
+// The version at hand is saved before shards move, and the next lineage begins from it.
+TEST(SimulationTest, ShardsThatMoveCostNoStepAndNoRestart) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Plan plan = MovesPlan(seed);
+    plan.replicas = seed % 4 == 0;
+    const WorldResult result = RunWorld(plan);
+    ASSERT_THAT(result.violations, testing::IsEmpty()) << "seed " << seed;
+    EXPECT_EQ(result.decided, plan.steps) << "seed " << seed;
+    EXPECT_EQ(result.job.restarts(), 0) << "seed " << seed;
+    EXPECT_EQ(result.moves, 3) << "seed " << seed;
+    EXPECT_EQ(result.job.shards_size(), 2) << "seed " << seed;
+  }
+}
+
+// The same with other faults: equal bits, and the job ends.
+TEST(SimulationTest, ShardsThatMoveAmongFaultsGiveTheSameBits) {
+  int moves = 0, rollbacks = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    Plan plan = seed % 3 == 0 ? AsynchronousPlan(seed) : DrawPlan(seed);
+    if (plan.local) continue;
+    plan.spare_shards = 1 + static_cast<int>(seed % 2);
+    if (!plan.asynchronous) plan.steps += 20;
+    plan.moves = DrawMoves(plan);
+    const WorldResult result = RunWorld(plan);
+    ASSERT_TRUE(result.violations.empty()) << Explain(plan, result);
+    moves += result.moves;
+    rollbacks += result.rollbacks;
+  }
+  std::printf("%d shards were moved, beside %d rollbacks\n", moves, rollbacks);
+  EXPECT_GT(moves, 200);
+}
+
 // A worker that has lost its lanes to others takes many steps to receive a version. It finishes the
 // version that it has begun, from all shards, and continues with a newer one.
 TEST(SimulationTest, AWorkerBehindAThinLinkTakesWholeVersions) {

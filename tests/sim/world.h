@@ -41,6 +41,7 @@ struct WorldResult {
   int manifests = 0;
   int left = 0;           // shards that left after they held nothing
   int64_t decided = 0;    // steps of all lineages
+  int moves = 0;          // of shards, that took effect
   int late_versions = 0;  // versions that a task took whole although there was a newer one
   int coordinator_restarts = 0;
   int orders = 0;           // orders that took effect in the surviving history
