@@ -103,11 +103,14 @@ void Departures::OrderHandOver(Job& job, const std::string& type, const std::str
 
 void Departures::AdvanceLaneMoves(Job& job) {
   if (job.LanesAreFixed() && !job.shards().empty() && !job.recovery().wanted() &&
-      job.changes().HandOverOrdered() && job.changes().Move() == nullptr && !job.SuspendOrdered() &&
-      LeavingShards(job).empty() && job.standing().Has(kCheckpointDegraded) &&
-      job.changes().HandOverFor(ctx_.now()) >= ctx_.options().hand_over_limit) {
-    // The version cannot be saved, and nobody computes on it: the steps since the last checkpoint are lost.
-    return GoOnWithout(job);
+      job.changes().HandOverOrdered() && !job.SuspendOrdered() && LeavingShards(job).empty() &&
+      (job.changes().Move() == nullptr || DrainsAnOwner(job))) {
+    // A move of shards has no clock of its own: it begins with the first drain.
+    const absl::Duration waited = job.changes().HandOverFor(ctx_.now());
+    // If the version cannot be saved, and nobody computes on it, the steps since the last checkpoint are lost.
+    if (job.standing().Has(kCheckpointDegraded) && waited >= ctx_.options().hand_over_limit) {
+      return GoOnWithout(job);
+    }
   }
   if (!job.LanesAreFixed() || job.shards().empty() || job.recovery().wanted() ||
       job.lead().suspended() || job.changes().HandOverOrdered() || job.SuspendOrdered() ||
@@ -170,6 +173,12 @@ void Departures::GoOnWithout(Job& job) {
   // The shards that were to leave stay after all. The lineage has ended nevertheless.
   if (!job.recovery().wanted())
     recoveries_.RecoverFreely(job, kShardLeft, "nobody leaves any more");
+}
+
+bool Departures::DrainsAnOwner(const Job& job) const {
+  const std::vector<int32_t> drained = DrainedTasks(job);
+  return std::any_of(drained.begin(), drained.end(),
+                     [&](int32_t index) { return job.lineages().Owns(index); });
 }
 
 std::vector<int32_t> Departures::DrainedTasks(const Job& job) const {

@@ -44,6 +44,7 @@ class Departures {
   void OrderHandOver(Job& job, const std::string& type, const std::string& why);
   // Those that ReleaseDrained may release.
   std::vector<int32_t> DrainedTasks(const Job& job) const;
+  bool DrainsAnOwner(const Job& job) const;
   // Shards whose service stops, in any case. Shards of drained nodes if every shard that goes has somewhere to
   // go; else they stay until their service stops.
   std::set<int32_t> LeavingShards(const Job& job);

@@ -151,13 +151,14 @@ void Recoveries::ForgiveRestarts(Job& job) {
 
 void Recoveries::AdvanceRecovery(Job& job) {
   if (!job.recovery().wanted() || job.link().writing() || ctx_.now() < job.recovery().at()) return;
-  if (!ReplaceShards(job)) return;
   std::set<int32_t> living;
   for (const Task& task : job.tasks()) {
     if (!task.lost && job.HasItsData(task)) living.insert(task.index);
   }
-  // A later one could not take the lanes up.
+  // A later one could not take the lanes up. No shard is replaced before: if the worker comes back, the
+  // lineage goes on.
   if (living.empty() && job.LanesAreFixed()) return;
+  if (!ReplaceShards(job)) return;
   std::vector<int32_t> owners(job.view().lane_owners().begin(), job.view().lane_owners().end());
   if (!living.empty()) owners = TakeOver(owners, EqualCosts(living));
   if (job.LanesAreFixed()) {
@@ -194,7 +195,7 @@ void Recoveries::NoteResidualsLost(Job& job) {
   if (squares <= 0) return;
   job.AddEvent(
       ctx_.wall(), "ResidualsLost",
-      absl::StrCat("the job goes back to a checkpoint, and what ",
+      absl::StrCat("a new lineage begins, and what ",
                    job.resolved()->spec().kvstore().gradient_compression().type(),
                    " had left out of the gradients is lost; its norm was ", std::sqrt(squares)));
 }

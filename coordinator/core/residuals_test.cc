@@ -193,6 +193,67 @@ TEST_F(ResidualsTest, WithoutAWorkerTheJobWaitsForOneAndGoesBack) {
   EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
 }
 
+// The worker may come back, and then the lineage goes on only if it still has its shards.
+TEST_F(ResidualsTest, NoShardIsReplacedBeforeThereIsAWorker) {
+  job::v1::JobSpec spec = Feedback(1);
+  spec.mutable_recovery()->set_backoff_initial_seconds(5);
+  Running(1, 1, spec);
+  stores_.push_back(Store("s1"));
+  AtStep(4);
+  Report(0, 1, 4);
+  ReportResiduals(0, 4);
+  Written();
+  AtStep(6);
+  Pass(absl::Seconds(8), stores_);
+  ASSERT_EQ(Job(id_).state(), JOB_STATE_RECOVERING);
+  Do(NodeDisconnected{stores_[0]});
+  stores_[0] = Store("s0");
+  Pass(absl::Seconds(10), stores_);
+  EXPECT_EQ(Lineage(), 1);
+  Beat(workers_[0]);
+  PassAndFollow(absl::Seconds(10));
+  EXPECT_EQ(Lineage(), 2);
+  EXPECT_EQ(Job(id_).state(), JOB_STATE_RUNNING);
+}
+
+// Nobody has to leave for a move of shards, so it waits until its version is saved. A worker whose node is
+// drained meanwhile has the time of a drain.
+TEST_F(ResidualsTest, AWorkerDrainedDuringAMoveOfShardsLeavesInTime) {
+  job::v1::JobSpec spec = Feedback(2);
+  spec.mutable_resources()->set_min_workers(1);
+  Running(2, 1, spec);
+  AtStep(2);
+  SaveWithResiduals(2);
+  FilesOf(0).Clear();
+  FilesOf(1).Clear();
+  stores_.push_back(Store("s1"));
+  AtStep(3);
+  auto request = For<job::v1::MoveShardRequest>();
+  request.mutable_move()->set_change(job::v1::SHARD_CHANGE_ADD);
+  Ask(request);
+  ASSERT_TRUE(LastReply().status.ok()) << LastReply().status;
+  node::v1::LeadState& lead = Lead(4);
+  lead.set_suspended(true);
+  lead.add_applied_order_ids(1);
+  lead.add_applied_order_steps(3);
+  Beat(stores_[0]);
+  Report(0, 1, 4, "", {1});
+  ReportResiduals(0, 4);
+  ReportResiduals(1, 4, "no space left on /out");
+  PassAndFollow(absl::Seconds(150));
+  EXPECT_EQ(Lineage(), 1) << "the move has no limit";
+  EXPECT_THAT(Job(id_).message(),
+              HasSubstr("cannot save step 4: no space left on /out (worker w1"));
+  Do(core::SetDrained{++calls_, "w1", true});
+  PassAndFollow(absl::Seconds(100));
+  EXPECT_EQ(Lineage(), 1);
+  PassAndFollow(absl::Seconds(30));
+  EXPECT_EQ(Lineage(), 2);
+  EXPECT_EQ(Owners(), (std::vector<int32_t>{0, 0, 0, 0}));
+  EXPECT_EQ(Job(id_).restarts(), 0);
+  EXPECT_EQ(Job(id_).shards_size(), 2) << "it takes the move along";
+}
+
 // The version that a suspend ordered is decided, and its residuals went with the only worker.
 TEST_F(ResidualsTest, ASuspendWhoseResidualsAreLostIsRepeated) {
   Running(1, 1, Feedback(1));
@@ -606,7 +667,7 @@ TEST_F(ResidualsTest, WhatIsDroppedIsTold) {
   stores_[0] = Store("s0");
   PassAndFollow(absl::Seconds(3));
   EXPECT_EQ(LastEvent("ResidualsLost"),
-            "the job goes back to a checkpoint, and what 2bit had left out of the gradients is "
+            "a new lineage begins, and what 2bit had left out of the gradients is "
             "lost; its norm was 0.5");
 }
 

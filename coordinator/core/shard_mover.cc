@@ -115,7 +115,7 @@ absl::Status ShardMover::CheckJob(const Job& job) const {
     return no(
         absl::StrCat("order ", under_way->order.id(), " is under way: ", ChangeText(*under_way)));
   }
-  if (job.changes().HandOverOrdered()) return no("a shard of it is being handed over");
+  if (job.changes().HandOverOrdered()) return no("shards or lanes of it are being handed over");
   if (job.unread() || job.recovery().wanted() || !job.AllShardsReady()) {
     return no("its shards are not all ready; try again");
   }

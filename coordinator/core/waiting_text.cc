@@ -216,6 +216,16 @@ std::string EndText(const Job& job, const NodeTable& nodes, absl::Duration now) 
 }
 
 // The version that a suspend, a hand-over or a move of shards waits for.
+// The tasks that write files of the last version: the owner of lane 0, and if residuals are kept, all owners.
+std::set<int32_t> Writers(const Job& job) {
+  std::set<int32_t> writers;
+  for (const int32_t owner : job.view().lane_owners()) {
+    if (owner >= 0 && owner < static_cast<int32_t>(job.tasks().size())) writers.insert(owner);
+    if (!job.LanesAreFixed()) break;
+  }
+  return writers;
+}
+
 std::string SavingText(const Job& job, const NodeTable& nodes, absl::Duration now) {
   const int64_t step = job.lead().step();
   if (job.link().phase() != ManifestLink::Phase::kNone)
@@ -224,6 +234,15 @@ std::string SavingText(const Job& job, const NodeTable& nodes, absl::Duration no
   for (const Shard& shard : job.shards()) {
     if (job.written().Of(shard.index, step) == nullptr) {
       whom.push_back(absl::StrCat("the files of ", Seen(job, nodes, shard, now)));
+    }
+  }
+  if (job.LanesAreFixed() && !job.shards().empty()) {
+    const auto found = job.written().versions().find(step);
+    for (const int32_t owner : Writers(job)) {
+      if (found == job.written().versions().end() || !found->second.residuals.contains(owner)) {
+        const Task& task = job.tasks()[static_cast<size_t>(owner)];
+        whom.push_back(absl::StrCat("the residuals of ", Seen(job, nodes, task, now)));
+      }
     }
   }
   return whom.empty() ? "" : absl::StrCat("saving step ", step, ": ", absl::StrJoin(whom, "; "));
@@ -251,8 +270,7 @@ std::string CannotSaveText(const Job& job) {
   for (const Shard& shard : job.shards()) {
     if (!shard.lost && shard.present) add(shard.state.files(), NameOf(shard));
   }
-  const int32_t owner = job.view().lane_owners().empty() ? -1 : job.view().lane_owners(0);
-  if (owner >= 0 && owner < static_cast<int32_t>(job.tasks().size())) {
+  for (const int32_t owner : Writers(job)) {
     const Task& task = job.tasks()[static_cast<size_t>(owner)];
     if (!task.lost && task.present) add(task.state.files(), NameOf(task));
   }

@@ -116,8 +116,8 @@ class CsvReader {
     if (fields.wrong() != nullptr) return WrongField(columns_, fields.wrong());
     is_header = is_header && !LabelIsNumber(line);
     if (columns_ < 2) {
-      return InvalidSpec(
-          absl::StrCat(lines_.Place(), ": one column, want a label and features, separated by commas"));
+      return InvalidSpec(absl::StrCat(
+          lines_.Place(), ": one column, want a label and features, separated by commas"));
     }
     if (is_header) {
       CsvFields again(line);

@@ -151,7 +151,8 @@ class ShardsTest(MovesCase):
         self.add_drain_and_move()
 
     def test_every_kind_of_job_with_shards_can_move_them(self):
-        for kvstore in ({'update_on_kvstore': False}, {'local_steps': 2}, {'gradient_compression': {'type': 'fp16'}}, {'type': 'dist_async'}):
+        for kvstore in ({'update_on_kvstore': False}, {'local_steps': 2}, {'gradient_compression': {'type': 'fp16'}},
+                        {'gradient_compression': {'type': '2bit'}}, {'type': 'dist_async'}):
             spec = {**self.job('kind', epochs=20), 'kvstore': {'type': 'dist_sync', **kvstore}}
             hashes, samples = set(), set()
             for moved in (False, True):
