@@ -119,6 +119,8 @@ TEST_F(CannotSaveTest, TheManifestIsSaidLikeTheFiles) {
   EXPECT_EQ(Job(id_).message(),
             "cannot save step 10: No space left on device: fsync /out/x/manifest.json "
             "(the coordinator)");
+  EXPECT_THAT(Failures(), ElementsAre("step 10: fsync /out/x/manifest.json: No space left on "
+                                      "device"));
 }
 
 // A suspend waits for its version as the end of a job does for the last one.

@@ -97,7 +97,8 @@ Job* CheckpointDesk::Handle(const ManifestWritten& written) {
           *job, absl::IsDataLoss(written.status) ? "CheckpointCorrupt" : kInternalError,
           absl::StrCat("the manifest of step ", written.step, ": ", written.status.message()));
     } else {
-      job->AddEvent(ctx_.wall(), "CheckpointFailed", std::string(written.status.message()));
+      job->AddEvent(ctx_.wall(), "CheckpointFailed",
+                    absl::StrCat("step ", written.step, ": ", written.status.message()));
       ctx_.Changed(*job);
     }
   } else {

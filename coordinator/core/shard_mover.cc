@@ -243,7 +243,7 @@ absl::Status ShardMover::CheckRoomWithout(const Job& job, const ShardMove& move)
 }
 
 std::optional<std::map<int32_t, std::string>> ShardMover::FindHomes(
-    const Job& job, scheduler::HomesRequest request) const {
+    const Job& job, const scheduler::HomesRequest& request) const {
   const scheduler::Nodes nodes = NodesOf(ctx_.nodes());
   const JobChange* const change = job.changes().Move();
   if (change == nullptr || !CheckVersions(job).ok()) return scheduler::FindHomes(nodes, request);

@@ -40,8 +40,8 @@ class ShardMover {
   // As the scheduler's, for the lineage that is about to begin: it takes the move under way along. A lost shard
   // that the move takes away needs no home. The node that the move names is kept for it, and the node of a
   // drained shard is taken last. If some shard would have no home by that, the move does not count.
-  std::optional<std::map<int32_t, std::string>> FindHomes(const Job& job,
-                                                          scheduler::HomesRequest request) const;
+  std::optional<std::map<int32_t, std::string>> FindHomes(
+      const Job& job, const scheduler::HomesRequest& request) const;
   // The next lineage begins now, and all lost shards have homes: the job gets the shards of the move under
   // way, if there is one.
   void Apply(Job& job);

@@ -233,7 +233,8 @@ class ResidualMachine {
     next.core.held = 0;
     ++next.core.version;
     if (core.ordered != 0 && next.core.version < world_.steps) next.core.stopped = 1;
-    go(std::move(next), false, "a step is decided, version", next.core.version, -1);
+    const int version = next.core.version;
+    go(std::move(next), false, "a step is decided, version", version, -1);
   }
 
   template <typename Go>
@@ -269,7 +270,8 @@ class ResidualMachine {
       ResidualState next = from;
       next.core.owner[0] = static_cast<uint8_t>((core.owner[0] + 1) % world_.workers);
       BeginLineage(next.core);
-      go(std::move(next), false, "lane 0 moves in lineage", next.core.lineage, -1);
+      const int lineage = next.core.lineage;
+      go(std::move(next), false, "lane 0 moves in lineage", lineage, -1);
     }
     for (int lane = 0; lane < world_.lanes; ++lane) {
       const int owner = core.owner[lane];
