@@ -42,7 +42,7 @@ class SecurityTest(support.TestCase):
         spec = support.job_spec(
             resources={'num_workers': 3, 'num_shards': 2, 'lanes': 8}, checkpoint={'every': '20 steps'},
             recovery={'max_restarts': 100, 'backoff': {'initial': '0s'}},
-            training={'epochs': 10, 'global_batch_size': 64, 'seed': 3, 'optimizer': {'name': 'sgd', 'learning_rate': 0.04}})
+            training={'epochs': 30, 'global_batch_size': 64, 'seed': 3, 'optimizer': {'name': 'sgd', 'learning_rate': 0.04}})
         seen = []  # texts
 
         def look():
