@@ -93,7 +93,8 @@ class FakeStreams : public GroupStreams {
       memory.slots.resize(wanted.slots, std::vector<float>(floats));
       memory.state.resize(floats * static_cast<size_t>(wanted.states));
     }
-    states_ = wanted.states;
+    // Work of the step before may still read it.
+    if (states_ != wanted.states) states_ = wanted.states;
     host_state_.resize(host_weights_.size() * static_cast<size_t>(states_));
     blocks_.resize(wanted.blocks, std::vector<float>(host_weights_.size()));
     return absl::OkStatus();
