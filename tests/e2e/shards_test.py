@@ -12,7 +12,7 @@ import services
 import support
 
 EPOCHS = 44  # of 2000 samples, 64 per step
-LONG = 100  # for several moves, also where a command takes long
+LONG = 200  # for several moves, also where a command takes long
 
 
 class StepWatch(threading.Thread):
@@ -153,7 +153,7 @@ class ShardsTest(MovesCase):
     def test_every_kind_of_job_with_shards_can_move_them(self):
         for kvstore in ({'update_on_kvstore': False}, {'local_steps': 2}, {'gradient_compression': {'type': 'fp16'}},
                         {'gradient_compression': {'type': '2bit'}}, {'type': 'dist_async'}):
-            spec = {**self.job('kind', epochs=20), 'kvstore': {'type': 'dist_sync', **kvstore}}
+            spec = {**self.job('kind', epochs=30), 'kvstore': {'type': 'dist_sync', **kvstore}}
             hashes, samples = set(), set()
             for moved in (False, True):
                 with self.subTest(kvstore, moved=moved):
