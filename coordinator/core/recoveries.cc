@@ -218,7 +218,7 @@ bool Recoveries::FindHomes(const Job& job, const std::set<int32_t>& going,
   }
   request.version = VersionOf(job, ctx_.nodes());
   request.exclude = StraysOf(ctx_.nodes())[job.id()];  // of a former shard
-  const auto found = mover_.FindHomes(job, std::move(request));
+  const auto found = mover_.FindHomes(job, request);
   if (!found.has_value()) return false;
   for (const auto& [shard, node] : *found) (*homes)[shard] = ctx_.nodes().Find(node);
   return true;
